@@ -21,6 +21,9 @@ pub(crate) struct ChildArguments {
     /// The configuration as the supervisor read it.
     #[arg(long)]
     inherited_config: Option<i32>,
+    /// For services: the directory of the service account, which may be in a container's mounts.
+    #[arg(long)]
+    service_account: Option<i32>,
     /// The supervisor's process.
     #[arg(long)]
     pub(crate) supervisor: Option<i32>,
@@ -33,6 +36,14 @@ impl ChildArguments {
     /// Where this process was not started by the supervisor.
     pub(crate) fn socket(&self) -> anyhow::Result<OwnedFd> {
         inherit::take(self.queues)
+    }
+
+    /// Takes over the directory of the service account, if one was handed over. May be called once.
+    ///
+    /// # Errors
+    /// Where this process was not started by the supervisor.
+    pub(crate) fn service_account(&self) -> anyhow::Result<Option<OwnedFd>> {
+        self.service_account.map(inherit::take).transpose()
     }
 
     /// Reads the inherited configuration; the files where none was inherited. May be called once.

@@ -53,6 +53,8 @@ pub(crate) struct Files<'f> {
     pub(crate) written: Option<&'f Path>,
     /// Those in this directory, to be read.
     pub(crate) read: Option<BorrowedFd<'f>>,
+    /// The same in this one.
+    pub(crate) read_too: Option<BorrowedFd<'f>>,
     /// Those of a journal in this directory, to be read and written.
     pub(crate) kept: Option<BorrowedFd<'f>>,
     /// None; but these directories and those below may be listed.
@@ -138,11 +140,12 @@ fn become_user(id: u32) -> Result<(), rustix::io::Errno> {
 }
 
 fn bar_files(files: Files<'_>) -> Result<(), String> {
-    let Files { written, read, kept, listed } = files;
+    let Files { written, read, read_too, kept, listed } = files;
     let write = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile | AccessFs::Truncate;
     let opened = AccessFs::ReadFile | AccessFs::ReadDir;
     let listed = listed.iter().map(|directory| (directory.as_fd(), AccessFs::ReadDir.into()));
-    let mut below = read.map(|it| (it, opened)).into_iter().chain(kept.map(|it| (it, opened | write))).chain(listed);
+    let read = read.into_iter().chain(read_too).map(|it| (it, opened));
+    let mut below = read.chain(kept.map(|it| (it, opened | write))).chain(listed);
     let barred = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI::V5))
         // From Linux 6.12 on it cannot signal the core or the supervisor either.

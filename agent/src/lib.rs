@@ -12,6 +12,7 @@
 mod acting;
 mod check;
 mod child;
+mod cluster_cleanup;
 mod config_command;
 mod confine;
 mod core;
@@ -76,6 +77,9 @@ enum Command {
     Pods(pods_command::Arguments),
     /// Run what was recorded through a configuration and print what would have been decided. Changes nothing.
     Replay(replay::Arguments),
+    /// Remove Plimsoll's conditions and taints from the objects of nodes in a cluster, and change nothing else: for when the
+    /// agent was uninstalled.
+    ClusterCleanup(cluster_cleanup::Arguments),
     /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes.
     Undo(undo::Arguments),
     /// Print the names of all kill points, one a line.
@@ -117,6 +121,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Pods(arguments) => pods_command::main(&arguments),
         Command::Replay(arguments) => replay::main(&arguments),
+        Command::ClusterCleanup(arguments) => cluster_cleanup::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
         #[cfg(feature = "fault-injection")]
         Command::KillPoints => {

@@ -150,8 +150,11 @@ fn notes(configuration: &Configuration, file: Option<&Path>, rows: &[Row]) -> Ve
         Some(file) if unnamed > 0 => notes.push(format!("{} does not name {pods}", file.display())),
         Some(_) => {}
     }
-    if file.is_some() && configuration.machine.pod_facts.is_none() {
-        notes.push("`plimsoll run` evicts pods only with machine.podFacts, which is not configured".to_owned());
+    if file.is_some() && !configuration.machine.knows_pods() {
+        notes.push(
+            "`plimsoll run` evicts pods only with machine.podFacts or machine.cluster, of which none is configured"
+                .to_owned(),
+        );
     }
     notes
 }

@@ -7,6 +7,7 @@ mod runtime_sockets;
 mod scanner;
 
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -26,6 +27,7 @@ use plimsoll_report::Log;
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -35,7 +37,7 @@ use crate::core;
 use crate::inherited_config::InheritedConfig;
 use crate::options::{LogLevel, Options};
 use crate::service_manager;
-use crate::services;
+use crate::services::{self, ClusterSettings};
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
 use runtime_sockets::RuntimeSockets;
@@ -65,14 +67,37 @@ pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigEr
 
 /// Runs until SIGTERM or SIGINT, and gives the exit code.
 pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
-    // The files of the configuration may be a container's own.
-    let loaded = in_the_machine(|| options.load_and_keep(core::own_cgroup(&Protected::read())))?;
-    let Some((configuration, read)) = loaded else { return Ok(crate::NOT_HERE) };
+    // The files of the configuration may be a container's own, and those of its service account are.
+    let loaded = in_the_machine(|| {
+        let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
+        let account = configuration.machine.cluster.in_cluster.then(service_account);
+        Ok((configuration, read, account))
+    })?;
+    let Some((configuration, read, account)) = loaded else { return Ok(crate::NOT_HERE) };
     if let Some(sentence) = CgroupMode::detect().refusal() {
         eprintln!("plimsoll: {sentence}");
         return Ok(crate::NOT_HERE);
     }
-    Supervisor::start(options, configuration, &read)?.serve()
+    Supervisor::start(options, configuration, &read, account)?.serve()
+}
+
+/// The directory of the pod's service account, by which `services` reads the files that its kubelet replaces.
+fn service_account() -> Result<OwnedFd, Errno> {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, plimsoll_kube::SERVICE_ACCOUNT, how, Mode::empty())
+}
+
+/// Where the API server is, where a cluster is configured: looked up before anything is started, because that may take long.
+fn api_server(configuration: &Configuration, account: Option<&OwnedFd>) -> Option<SocketAddr> {
+    let account = account.map(OwnedFd::try_clone).transpose().ok()?;
+    let found = ClusterSettings::of(configuration, account).and_then(|settings| {
+        let Some(settings) = settings else { return Ok(None) };
+        Ok(Some(settings.access().resolve()?))
+    });
+    found.unwrap_or_else(|error| {
+        tracing::warn!("the API server is not connected to until the agent is started again: {error:#}");
+        None
+    })
 }
 
 /// Enters the machine's namespaces, where a container runtime made others, and gives what `load` gives, which still sees
@@ -103,6 +128,8 @@ struct Supervisor {
     /// By which `services` gets that, and asks for connections to the container runtime.
     to_services: Option<UnixDatagram>,
     runtime_sockets: RuntimeSockets,
+    /// For `services`.
+    service_account: Option<OwnedFd>,
     signals: UnixStream,
     asked: Asked,
     log: Log,
@@ -188,7 +215,12 @@ fn log_warnings(configuration: &Configuration) {
 }
 
 impl Supervisor {
-    fn start(options: &Options, configuration: Configuration, read: &Snapshot) -> anyhow::Result<Self> {
+    fn start(
+        options: &Options,
+        configuration: Configuration,
+        read: &Snapshot,
+        account: Option<Result<OwnedFd, Errno>>,
+    ) -> anyhow::Result<Self> {
         Locks::of(&configuration.machine.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
@@ -205,6 +237,11 @@ impl Supervisor {
         // A thread of its own writes it: where it is not read, the core is started all the same.
         let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
         log.install()?;
+        let service_account = account.transpose().unwrap_or_else(|errno| {
+            tracing::warn!("{} cannot be opened: {errno}", plimsoll_kube::SERVICE_ACCOUNT);
+            None
+        });
+        let api_server = api_server(&configuration, service_account.as_ref());
         let observes_disks = services::disks_are_configured(&configuration);
         let needs_services = observes_disks || services::knows_pods(&configuration);
         let supervisor = Self {
@@ -217,7 +254,8 @@ impl Supervisor {
             to_reporter: None,
             facts: None,
             to_services: None,
-            runtime_sockets: RuntimeSockets::of(&configuration),
+            runtime_sockets: RuntimeSockets::of(&configuration, api_server),
+            service_account,
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             signals,
             asked,
@@ -417,9 +455,18 @@ impl Supervisor {
     }
 
     fn start_services(&mut self) -> std::io::Result<()> {
-        let command = self.command("services");
+        let mut command = self.command("services");
         let Some(services) = &mut self.services else { return Ok(()) };
-        let to_services = launch(services, command, |(send, receive)| (receive, send))?;
+        if let Some(account) = &self.service_account {
+            // Its alone.
+            fcntl_setfd(account, FdFlags::empty())?;
+            command.arg("--service-account").arg(account.as_raw_fd().to_string());
+        }
+        let launched = launch(services, command, |(send, receive)| (receive, send));
+        if let Some(account) = &self.service_account {
+            fcntl_setfd(account, FdFlags::CLOEXEC)?;
+        }
+        let to_services = launched?;
         self.to_services = Some(to_services);
         self.hand_facts_on();
         self.hand_names_on();
@@ -435,7 +482,7 @@ impl Supervisor {
             command.arg(name).arg(fd.as_raw_fd().to_string());
         }
         // Each core has a way of its own: nothing that was meant for another one is in it.
-        let has_facts = self.observes_disks || self.configuration.machine.pod_facts.is_some();
+        let has_facts = self.observes_disks || self.configuration.machine.knows_pods();
         let facts = has_facts.then(handover::messages_pair).transpose()?;
         if let Some((core, _)) = &facts {
             fcntl_setfd(core, FdFlags::empty())?;

@@ -41,11 +41,13 @@ pub enum Source {
     Runtime,
     /// The journal, in which what is known of pods outlives the process.
     Journal,
+    /// The API server of a cluster.
+    ApiServer,
 }
 
 impl Source {
     /// All of them; the place of each is its number.
-    pub const ALL: [Self; 3] = [Self::PodFacts, Self::Runtime, Self::Journal];
+    pub const ALL: [Self; 4] = [Self::PodFacts, Self::Runtime, Self::Journal, Self::ApiServer];
 
     /// In the metric's label, and in the answer to whether the agent is ready.
     pub const fn name(self) -> &'static str {
@@ -53,6 +55,7 @@ impl Source {
             Self::PodFacts => "podFacts",
             Self::Runtime => "container runtime",
             Self::Journal => "journal",
+            Self::ApiServer => "API server",
         }
     }
 
@@ -62,6 +65,9 @@ impl Source {
             Self::PodFacts => "what is known of pods is not renewed: services cannot read the file, or some pods in it",
             Self::Runtime => "pods have no names but those that are known, and nothing is removed from disks",
             Self::Journal => "what is known of pods does not outlive a restart without its source",
+            Self::ApiServer => {
+                "what is known of pods is not renewed, and the cluster gets to know of evictions and conditions later"
+            }
         }
     }
 }

@@ -300,7 +300,7 @@ fn patterns<'c>(meant: impl Iterator<Item = &'c Pattern>, configuration: &'c Con
 
 /// Where pods are; absent where nothing of them is known, so that they are no workloads.
 pub(crate) fn pod_root_of_known(configuration: &Configuration) -> Option<PodRoot> {
-    configuration.machine.pod_facts.as_ref().map(|_| pod_root(configuration))
+    configuration.machine.knows_pods().then(|| pod_root(configuration))
 }
 
 /// Where pods are.

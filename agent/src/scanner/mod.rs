@@ -44,7 +44,7 @@ const NO_CORE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Whether pods may be evicted, and something may depend on what they take of disks.
 pub(crate) fn is_needed(configuration: &Configuration) -> bool {
     let limits = configuration.policy.local_storage_isolation;
-    configuration.machine.pod_facts.is_some() && (limits || services::disks_are_configured(configuration))
+    configuration.machine.knows_pods() && (limits || services::disks_are_configured(configuration))
 }
 
 /// Runs until it is ended; ends with [`services::NOTHING_TO_DO`] where there is no kubelet.

@@ -1,10 +1,12 @@
 //! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and asks the container
-//! runtime what pods are called. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
+//! runtime what pods are called; or follows them by a cluster's API server, and reports to it. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
 //! slow, hang or die: both go on with what they were sent last, and the core without figures of disks. By order of the core
 //! alone it has the container runtime remove what is dead or unused, stop pods that are evicted with a grace, and raise
 //! memory.high of containers that it throttles.
 
+mod cluster;
 mod disks;
+mod eviction_message;
 mod feed;
 mod journal;
 mod names;
@@ -31,12 +33,15 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
+use cluster::{Cluster, ClusterEvent};
+pub(crate) use cluster::{Settings as ClusterSettings, node_name};
 pub(crate) use disks::are_configured as disks_are_configured;
 use disks::{Disks, Sources};
 use feed::{Core, Feed};
 use journal::{Event, Journal, Known, Place, Restored};
 use names::NameFeed;
 use outbox::Outbox;
+use pod_file::Listed;
 pub(crate) use pod_file::{PodFile, facts_of, names_of};
 use removal::Removal;
 use running::{Running, RunningOrder};
@@ -55,10 +60,10 @@ const OOM_SCORE: i16 = 1000;
 /// The exit code that says that there is nothing to do on this machine: it is not started again.
 pub(crate) const NOTHING_TO_DO: u8 = 4;
 
-/// Whether it has names to find or facts to read: by a list of pods, or the socket of a container runtime. A runtime that is
-/// merely found on a machine is not asked for names.
+/// Whether it has names to find or facts to read: by a list of pods, a cluster, or the socket of a container runtime. A
+/// runtime that is merely found on a machine is not asked for names.
 pub(crate) fn knows_pods(configuration: &Configuration) -> bool {
-    configuration.machine.pod_facts.is_some() || configuration.runtime_endpoint().is_some()
+    configuration.machine.knows_pods() || configuration.runtime_endpoint().is_some()
 }
 
 /// Runs until SIGTERM; ends with [`NOTHING_TO_DO`] where disks alone are to be read and this is no node.
@@ -71,7 +76,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
-    let keeps = file.is_some() || is_node;
+    let account = arguments.service_account()?;
+    let keeps = configuration.machine.knows_pods() || is_node;
     let kept = keeps.then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
@@ -81,8 +87,14 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         troubles.push(format!("the journal is not kept: {error:#}"));
         None
     });
+    // Its files are root's to read, but those of a service account.
+    let cluster = ClusterSettings::of(&configuration, account).unwrap_or_else(|error| {
+        troubles.push(format!("the cluster is not asked and told nothing until the agent is started again: {error:#}"));
+        None
+    });
     let files = Files {
         read: file.as_ref().map(PodFile::directory),
+        read_too: cluster.as_ref().and_then(|cluster| cluster.access().directory()),
         kept: kept.as_ref().map(Place::directory),
         ..Files::default()
     };
@@ -133,7 +145,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         // Threads that are started from here on are confined as this one is.
         let disks = sources.map(Disks::start).transpose()?;
         let journal = kept.map(Journal::start).transpose()?;
-        let reads = Reads { file, journal, disks };
+        let reads = Reads { file, journal, disks, cluster };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
             never = serve(socket.into(), reads, &configuration) => never,
@@ -153,21 +165,28 @@ struct Reads {
     file: Option<PodFile>,
     journal: Option<Journal>,
     disks: Option<Disks>,
+    cluster: Option<ClusterSettings>,
 }
 
-/// Reads the file whenever it changed, and the disks, asks the runtime from time to time, and sends the newest core and the
+/// Reads the file whenever it changed, or follows the cluster, reads the disks, asks the runtime from time to time, and sends the newest core and the
 /// newest reporter what is known.
 async fn serve(
     socket: std::os::unix::net::UnixDatagram,
     reads: Reads,
     configuration: &Configuration,
 ) -> anyhow::Result<()> {
-    let Reads { mut file, mut journal, mut disks } = reads;
+    let Reads { mut file, mut journal, mut disks, cluster } = reads;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
-    // No cluster is configured: nothing reports to one.
-    let (mut outbox, mut reported) = (Outbox::new(false, journal.is_some()), 0);
+    let has_cluster = configuration.machine.cluster.is_on();
+    let (mut outbox, mut reported) = (Outbox::new(has_cluster, journal.is_some()), 0);
+    let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
+    let (mut cluster, mut offered) = (cluster.map(|settings| Cluster::start(settings, dial_api_server)), None);
+    if has_cluster {
+        // Until it is followed.
+        feed.note(Source::ApiServer, false);
+    }
     let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
         tracing::warn!("{error}; the container runtime is asked for nothing");
         Vec::new()
@@ -191,6 +210,12 @@ async fn serve(
             reported = outbox.version();
             journal.keep_reports(reported, reports);
         }
+        if let Some(cluster) = cluster.as_mut().filter(|_| offered != Some(outbox.version())) {
+            for unknown in cluster.report(&outbox) {
+                outbox.mark_reported(unknown);
+            }
+            offered = Some(outbox.version());
+        }
         tokio::select! {
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
                 match received {
@@ -209,6 +234,9 @@ async fn serve(
                         }
                     }
                     // Where there is no room, nothing waits for it.
+                    Ok(ForServices::Runtime { number: handover::API_SERVER, connection }) => {
+                        drop(api_server_answers.try_send(connection));
+                    }
                     Ok(ForServices::Runtime { number, connection }) => drop(answers.try_send((number, connection))),
                     Err(error) => tracing::warn!("what the supervisor sends cannot be received: {error}"),
                 }
@@ -216,20 +244,31 @@ async fn serve(
             _ = tick.tick(), if file.is_some() => {
                 let Some(file) = &mut file else { continue };
                 if let Some(listed) = file.read_changed() {
-                    let known = Known { pods: listed.pods, limits: listed.limits };
-                    if let Some(journal) = &journal {
-                        journal.keep(known.clone());
-                    }
-                    outbox.learn(|uid| known.pods.contains_key(&uid));
-                    feed.learn(known);
-                    names.learn_of_file(listed.names);
-                    removal.learn(listed.ended);
+                    let Listed { pods, limits, names: of_pods, ended, .. } = listed;
+                    removal.learn(ended);
+                    names.learn_of_file(of_pods);
+                    learn(Known { pods, limits }, &mut feed, &mut outbox, journal.as_ref());
                 }
                 feed.note(Source::PodFacts, file.is_read());
                 if journal.is_none() {
                     feed.note(Source::Journal, false);
                 }
             }
+            event = next_of_cluster(&mut cluster) => match event {
+                ClusterEvent::Pods(listed) => {
+                    let Listed { pods, limits, names: of_pods, ended, .. } = listed;
+                    removal.learn(ended);
+                    names.learn_of_file(of_pods);
+                    learn(Known { pods, limits }, &mut feed, &mut outbox, journal.as_ref());
+                    feed.note(Source::ApiServer, true);
+                    // What evicted pods are called may be known by now.
+                    offered = None;
+                }
+                ClusterEvent::Lost => feed.note(Source::ApiServer, false),
+                ClusterEvent::Reported(number) => {
+                    outbox.mark_reported(number);
+                }
+            },
             event = next_event(&mut journal) => match event {
                 Event::Restored(restored) => {
                     let Restored { known, reports, images } = *restored;
@@ -285,6 +324,24 @@ async fn serve(
                 }
             }
         }
+    }
+}
+
+/// These are all pods now.
+fn learn(known: Known, feed: &mut Feed, outbox: &mut Outbox, journal: Option<&Journal>) {
+    match journal {
+        Some(journal) => journal.keep(known.clone()),
+        None => feed.note(Source::Journal, false),
+    }
+    outbox.learn(|uid| known.pods.contains_key(&uid));
+    feed.learn(known);
+}
+
+/// What comes next from the cluster, if there is one.
+async fn next_of_cluster(cluster: &mut Option<Cluster>) -> ClusterEvent {
+    match cluster {
+        Some(cluster) => cluster.event().await,
+        None => std::future::pending().await,
     }
 }
 

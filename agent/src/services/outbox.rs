@@ -124,14 +124,12 @@ impl Outbox {
     /// Evictions that the cluster does not know of, in the order of the decisions: those whose processes have ended
     /// ([`Progress::Verified`]), for the pod's status, and those that are still on their way, which may be given up. Those
     /// that were given up are not among them: the pod lives, and may be decided about again.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what reports to a cluster, which is not there yet"))]
     pub(super) fn pending(&self) -> impl Iterator<Item = &durable::Eviction> {
         self.evictions.iter().filter(|eviction| !eviction.is_reported && !eviction.is_given_up)
     }
 
     /// The cluster has acknowledged this eviction, which has ended on the node. False: there is none of this number any more,
     /// as after a later eviction of the same pod.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what reports to a cluster, which is not there yet"))]
     pub(super) fn mark_reported(&mut self, number: EvictionNumber) -> bool {
         let Some(eviction) = self.evictions.iter_mut().find(|eviction| eviction.number == number.0) else {
             return false;
@@ -143,13 +141,11 @@ impl Outbox {
     }
 
     /// Conditions of the node, as the core concluded last, with the times of their transitions.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what reports to a cluster, which is not there yet"))]
     pub(super) fn conditions(&self) -> impl Iterator<Item = (Condition, &durable::Condition)> {
         self.conditions.iter().map(|(condition, kept)| (*condition, kept))
     }
 
     /// Why an eviction was decided; absent of one that another version has written.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what reports to a cluster, which is not there yet"))]
     pub(super) fn cause_of(eviction: &durable::Eviction) -> Option<EvictionCause> {
         let durable::Eviction { reason, figures: Figures { threshold, available, limit, part, .. }, .. } = eviction;
         let of_limit = |on| Some(EvictionCause::Limit { on, limit: Bytes((*limit)?) });

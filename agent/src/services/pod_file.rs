@@ -1,5 +1,6 @@
 //! The file that says what is known of pods, read again whenever it changed.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
@@ -166,28 +167,39 @@ pub(crate) struct Listed {
 /// # Errors
 /// Where it is no such list, or has more than [`MOST_PODS`] that have not ended.
 pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) -> anyhow::Result<Listed> {
+    listed(pods_of(bytes)?, started)
+}
+
+/// The same of pods that were read.
+///
+/// # Errors
+/// Where more than [`MOST_PODS`] of them have not ended.
+pub(super) fn listed<P: Borrow<Pod>>(
+    pods: impl Iterator<Item = Result<P, ReadError>>,
+    started: &mut HashMap<Uid, MonotonicNs>,
+) -> anyhow::Result<Listed> {
     let (now, since_epoch) =
         (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let mut listed = Listed::default();
-    for read in pods_of(bytes)? {
+    for read in pods {
         let Listed { pods, limits, names, unread, first_error, ended } = &mut listed;
-        let pod = match read {
+        let pod = match read.as_ref().map(Borrow::borrow) {
             Ok(pod) if pod.has_ended => {
                 // A mirror names a pod that it is not.
-                if static_uid(&pod).is_none() && ended.len() < MOST_PODS {
+                if static_uid(pod).is_none() && ended.len() < MOST_PODS {
                     ended.insert(Uid::of(&pod.uid));
                 }
                 continue;
             }
             Ok(pod) => pod,
             Err(error) => {
-                first_error.get_or_insert(error);
+                first_error.get_or_insert_with(|| error.clone());
                 *unread += 1;
                 ensure_room(pods.len() + *unread)?;
                 continue;
             }
         };
-        let mut facts = facts(&pod);
+        let mut facts = facts(pod);
         if let Some(MonotonicNs(at)) = pod.started {
             let ago = since_epoch.saturating_sub(Duration::from_nanos(at));
             let at = MonotonicNs(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
@@ -202,8 +214,8 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
         };
         let known = pods.get(&facts.uid);
         if known.is_none_or(|known| weight(&facts) > weight(known)) {
-            names.insert(facts.uid, pod_names(facts.uid, &pod));
-            limits.insert(facts.uid, storage_limits(facts.uid, &pod));
+            names.insert(facts.uid, pod_names(facts.uid, pod));
+            limits.insert(facts.uid, storage_limits(facts.uid, pod));
             pods.insert(facts.uid, facts);
         }
         ensure_room(pods.len() + *unread)?;

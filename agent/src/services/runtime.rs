@@ -43,15 +43,15 @@ const SHARE: u32 = 20;
 const PAUSE_MOST: Duration = Duration::from_mins(5);
 
 /// Where a runtime may listen that is to be asked: at the socket that the configuration names, else at the usual ones with a
-/// list of pods alone. What merely runs on a machine that was not said to be a node is asked nothing, as a connection to it
-/// is equivalent to root.
+/// list of pods or a cluster alone. What merely runs on a machine that was not said to be a node is asked nothing, as a
+/// connection to it is equivalent to root.
 ///
 /// # Errors
 /// Where the configuration names what is no socket.
 pub(crate) fn runtime_sockets(configuration: &Configuration) -> Result<Vec<PathBuf>, Error> {
     match configuration.runtime_endpoint() {
         Some((endpoint, _)) => socket_path(&endpoint).map(|socket| vec![socket]),
-        None if configuration.machine.pod_facts.is_none() => Ok(Vec::new()),
+        None if !configuration.machine.knows_pods() => Ok(Vec::new()),
         None => Ok(USUAL_SOCKETS.map(|(_, path)| path.into()).into()),
     }
 }

@@ -1,9 +1,11 @@
-//! Connects to the container runtime for `services`, which may connect to nothing itself.
+//! Connects to the container runtime and to the API server for `services`, which may connect to nothing itself.
 //!
-//! A request is one byte: which of the sockets that the configuration names. `services` is not trusted, so requests are
-//! taken at a bounded pace, and nothing here waits for a runtime: where more connections wait at a socket than it takes,
-//! connecting fails at once.
+//! A request is one byte: which of the sockets that the configuration names, or the API server, whose address is found before
+//! anything is started. `services` is not trusted, so requests are taken at a bounded pace, and nothing here waits: where more
+//! connections wait at a socket than it takes, connecting fails at once, and one over the network is handed over while it is
+//! under way.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use plimsoll_config::Configuration;
 use plimsoll_state::handover;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use crate::services;
 
@@ -22,13 +24,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The sockets, and when the next request is taken.
 pub(super) struct RuntimeSockets {
     sockets: Vec<PathBuf>,
+    api_server: Option<SocketAddr>,
     due: Instant,
 }
 
 impl RuntimeSockets {
     /// Those of the configuration; none where it names what is no socket, which `services` reports.
-    pub(super) fn of(configuration: &Configuration) -> Self {
-        Self { sockets: services::runtime_sockets(configuration).unwrap_or_default(), due: Instant::now() }
+    pub(super) fn of(configuration: &Configuration, api_server: Option<SocketAddr>) -> Self {
+        let sockets = services::runtime_sockets(configuration).unwrap_or_default();
+        Self { sockets, api_server, due: Instant::now() }
     }
 
     /// How long no request is taken.
@@ -46,11 +50,29 @@ impl RuntimeSockets {
             return;
         }
         self.due = Instant::now() + PAUSE;
-        let socket = request.ok().and_then(|number| Some((number, self.sockets.get(usize::from(number))?)));
-        if let Some((number, path)) = socket {
-            // One that does not read its answers goes without.
-            let _ = handover::send_runtime(services, number, &connected(path));
-        }
+        let Ok(number) = request else { return };
+        let connection = match (number, self.api_server) {
+            (handover::API_SERVER, Some(address)) => begun(address),
+            _ => match self.sockets.get(usize::from(number)) {
+                Some(path) => connected(path),
+                None => return,
+            },
+        };
+        // One that does not read its answers goes without.
+        let _ = handover::send_runtime(services, number, &connection);
+    }
+}
+
+/// A connection to this address, which is there once it can be written to.
+fn begun(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    // Requests are small, and each is waited for.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -90,7 +112,8 @@ mod tests {
         listen(&hanging, 0).expect("it is bound");
         let _waiting = UnixStream::connect(&full).expect("there is room for one");
         let too_long = folder.path().join("x".repeat(200));
-        let mut sockets = RuntimeSockets { sockets: vec![runtime, none, full, too_long], due: Instant::now() };
+        let mut sockets =
+            RuntimeSockets { sockets: vec![runtime, none, full, too_long], api_server: None, due: Instant::now() };
         let Ok(ForServices::Runtime { number: 0, connection: Ok(connection) }) = ask(&mut sockets, &[0]) else {
             panic!("a connection")
         };
@@ -108,8 +131,32 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_to_the_api_server_is_handed_over_while_it_is_under_way_and_to_no_other_address() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let mut sockets = RuntimeSockets { sockets: Vec::new(), api_server: Some(address), due: Instant::now() };
+        let Ok(ForServices::Runtime { number: handover::API_SERVER, connection: Ok(connection) }) =
+            ask(&mut sockets, &[handover::API_SERVER])
+        else {
+            panic!("a connection")
+        };
+        let stream = std::net::TcpStream::from(connection);
+        assert_eq!(stream.peer_addr().expect("the loopback is at once"), address);
+        stream.set_nonblocking(false).expect("it is ours");
+        let (mut accepted, _) = listener.accept().expect("it was connected");
+        (&stream).write_all(b"x").expect("it is connected");
+        accepted.read_exact(&mut [0]).expect("it was sent");
+        // Nothing answers there (RFC 5737), so that only a connection that is under way is an answer at once.
+        sockets.api_server = Some(([192, 0, 2, 1], 443).into());
+        let begun = Instant::now();
+        assert!(ask(&mut sockets, &[handover::API_SERVER]).is_ok(), "it, or the error that there is no way to it");
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert_eq!(ask(&mut sockets, &[0]).err(), Some(Errno::AGAIN), "there is no such socket");
+    }
+
+    #[test]
     fn requests_are_taken_with_pauses_and_what_is_none_counts_as_one() {
-        let mut sockets = RuntimeSockets { sockets: vec!["/nowhere".into()], due: Instant::now() };
+        let mut sockets = RuntimeSockets { sockets: vec!["/nowhere".into()], api_server: None, due: Instant::now() };
         let (ours, theirs) = handover::pair().expect("sockets");
         sockets.answer(&ours);
         assert!(sockets.pause().is_zero(), "nothing was asked");

@@ -1,6 +1,6 @@
 //! Hands descriptors over to another process through a socket, because it may live already when they are made: the queues
 //! of a core, and a descriptor of the core, to the process that reads them; to `services`, which may connect to nothing, the
-//! ways to the core and to the reporter, and connections to the container runtime.
+//! ways to the core and to the reporter, and connections to the container runtime and to the API server.
 
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
@@ -44,10 +44,14 @@ pub enum ForServices {
     Runtime {
         /// The number that was asked for.
         number: u8,
-        /// A connection to that socket of a container runtime, or why there is none.
+        /// A connection to that socket of a container runtime, or to the API server, which may still be under way; or why
+        /// there is none.
         connection: Result<OwnedFd, Errno>,
     },
 }
+
+/// The number by which `services` asks for a connection to the API server; lower ones are those of runtimes' sockets.
+pub const API_SERVER: u8 = 0xff;
 
 /// What a message is: its first byte.
 const QUEUES: u8 = 0;

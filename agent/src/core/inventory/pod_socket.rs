@@ -203,7 +203,7 @@ mod tests {
         let others = Others {
             disks: [Some(new), Some(other), None],
             removed: Some(of(2)),
-            sources: [None, Some(true), None],
+            sources: [None, Some(true), None, None],
             ..Others::default()
         };
         assert_eq!(received.others, others);

@@ -1,0 +1,268 @@
+//! The cluster: what its API server says of this node's pods, and what it is told. Nothing waits for it: what it said last
+//! holds, and what it has to be told is kept in the outbox.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::TcpStream as StdTcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use plimsoll_config::{Configuration, Taint};
+use plimsoll_inventory::EvictionNumber;
+use plimsoll_kube::{
+    Access, Change, Condition, Dial, Entry, Eviction, Kind, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
+    TaintEffect, Timestamp,
+};
+use plimsoll_pods::{FieldError, Pod, ReadError};
+use plimsoll_policy::{Uid, kubelet};
+use plimsoll_state::durable::{self, Progress};
+use plimsoll_state::handover;
+use plimsoll_units::MonotonicNs;
+use rustix::io::Errno;
+use tokio::net::{TcpStream, UnixDatagram};
+use tokio::sync::{Mutex, mpsc, watch};
+
+use super::eviction_message;
+use super::outbox::Outbox;
+use super::pod_file::{Listed, listed};
+
+/// The supervisor's answer.
+type Answer = Result<OwnedFd, Errno>;
+
+/// The variable that has the node's name where the configuration does not.
+const NODE_NAME: &str = "NODE_NAME";
+
+/// What comes from it.
+pub(super) enum ClusterEvent {
+    /// These are the node's pods.
+    Pods(Listed),
+    /// It is not followed.
+    Lost,
+    /// It knows of this eviction.
+    Reported(EvictionNumber),
+}
+
+/// What is known before anything is asked, from files that are read by root.
+pub(crate) struct Settings {
+    access: Access,
+    node: String,
+    effect: Option<TaintEffect>,
+}
+
+impl Settings {
+    /// Those of the configuration; absent where it names no cluster. `account`: the directory of the service account.
+    ///
+    /// # Errors
+    /// Where it is not known where the API server is, what it is shown or what this node is called there.
+    pub(crate) fn of(configuration: &Configuration, account: Option<OwnedFd>) -> anyhow::Result<Option<Self>> {
+        let Some(access) = Self::access_of(configuration, account)? else { return Ok(None) };
+        let effect = match configuration.machine.cluster.taint {
+            Taint::None => None,
+            Taint::PreferNoSchedule => Some(TaintEffect::PreferNoSchedule),
+            Taint::NoSchedule => Some(TaintEffect::NoSchedule),
+        };
+        Ok(Some(Self { access, node: node_name(configuration)?, effect }))
+    }
+
+    /// Where the API server is, alone.
+    ///
+    /// # Errors
+    /// As those of [`Self::of`].
+    pub(crate) fn access_of(configuration: &Configuration, account: Option<OwnedFd>) -> anyhow::Result<Option<Access>> {
+        let cluster = &configuration.machine.cluster;
+        Ok(match (&cluster.kubeconfig, account) {
+            (Some(path), _) => Some(Access::of_kubeconfig(path)?),
+            (None, Some(directory)) => Some(Access::in_cluster(directory, |name| std::env::var(name).ok())?),
+            (None, None) if cluster.in_cluster => anyhow::bail!("there is no directory {SERVICE_ACCOUNT}"),
+            (None, None) => None,
+        })
+    }
+
+    pub(crate) const fn access(&self) -> &Access {
+        &self.access
+    }
+}
+
+/// What this node is called.
+///
+/// # Errors
+/// Where that is not said.
+pub(crate) fn node_name(configuration: &Configuration) -> anyhow::Result<String> {
+    let name = &configuration.machine.cluster.node_name;
+    if !name.is_empty() {
+        return Ok(name.clone());
+    }
+    let name = std::env::var(NODE_NAME).unwrap_or_default();
+    anyhow::ensure!(
+        plimsoll_config::is_node_name(&name),
+        "{name:?} is no name of a node: set machine.cluster.nodeName, or the variable {NODE_NAME} (fieldRef: spec.nodeName)"
+    );
+    Ok(name)
+}
+
+/// How the supervisor is asked for a connection to the API server, and where its answers go.
+pub(super) fn dial(supervisor: Arc<UnixDatagram>) -> (Dial, mpsc::Sender<Answer>) {
+    let (answers, received) = mpsc::channel(1);
+    let received = Arc::new(Mutex::new(received));
+    let dial = Dial::by(move || {
+        let (supervisor, received) = (Arc::clone(&supervisor), Arc::clone(&received));
+        async move {
+            let mut received = received.lock().await;
+            // An answer that came too late for what asked for it.
+            while received.try_recv().is_ok() {}
+            supervisor.send(&[handover::API_SERVER]).await?;
+            let answer = received.recv().await.unwrap_or(Err(Errno::PIPE));
+            let stream = StdTcpStream::from(answer?);
+            TcpStream::from_std(stream)
+        }
+    });
+    (dial, answers)
+}
+
+/// The ways to the two tasks.
+pub(super) struct Cluster {
+    changes: mpsc::Receiver<Change>,
+    pods: watch::Sender<Option<Pods>>,
+    conditions: watch::Sender<Option<Vec<Condition>>>,
+    evictions: mpsc::UnboundedSender<Eviction>,
+    over: mpsc::UnboundedReceiver<Entry>,
+    /// Objects as they were read.
+    known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
+    /// When each pod was started, as it was found first.
+    started: HashMap<Uid, MonotonicNs>,
+    /// What the reporter was given, by the UID as it is written there.
+    given: HashMap<String, EvictionNumber>,
+}
+
+impl Cluster {
+    /// Follows the pods, and reports; within a runtime.
+    pub(super) fn start(settings: Settings, dial: Dial) -> Self {
+        let Settings { access, node, effect } = settings;
+        let following = plimsoll_kube::client(access, dial);
+        let (send_changes, changes) = mpsc::channel(1);
+        let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
+        let (evictions, of_evictions) = mpsc::unbounded_channel();
+        let (send_over, over) = mpsc::unbounded_channel();
+        let reporter = Reporter::new(following.0.clone(), node.clone(), effect, Vec::new());
+        let report = Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods };
+        tokio::spawn(reporter.run(report, send_over));
+        tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
+        let (known, started, given) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { changes, pods, conditions, evictions, over, known, started, given }
+    }
+
+    /// What comes next.
+    pub(super) async fn event(&mut self) -> ClusterEvent {
+        loop {
+            tokio::select! {
+                Some(change) = self.changes.recv() => match change {
+                    Change::Pods(pods) => {
+                        if let Some(listed) = self.learn(pods) {
+                            return ClusterEvent::Pods(listed);
+                        }
+                    }
+                    Change::Lost(why) => {
+                        tracing::warn!("the API server is not followed, and what it said last holds: {why}");
+                        return ClusterEvent::Lost;
+                    }
+                },
+                Some(entry) = self.over.recv() => {
+                    if let Some(number) = self.given.remove(&entry.eviction.uid) {
+                        return ClusterEvent::Reported(number);
+                    }
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Takes in all pods that there are.
+    fn learn(&mut self, pods: Pods) -> Option<Listed> {
+        let mut before = std::mem::take(&mut self.known);
+        for object in pods.values() {
+            let uid = Uid::of(object.metadata.uid.as_deref().unwrap_or_default());
+            let known = before.remove(&uid).filter(|(known, _)| Arc::ptr_eq(known, object));
+            self.known.insert(uid, known.unwrap_or_else(|| (Arc::clone(object), read(object))));
+        }
+        let read = self.known.values().map(|(_, read)| {
+            let error =
+                |FieldError { path, why }: &FieldError| ReadError { line: 0, key: path.clone(), why: why.clone() };
+            read.as_ref().map_err(error)
+        });
+        let listed = listed(read, &mut self.started);
+        self.started.retain(|uid, _| self.known.contains_key(uid));
+        self.pods.send_replace(Some(pods));
+        let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
+        listed.map_err(refused).ok()
+    }
+
+    /// Has reported what the outbox has for the cluster and was not given yet. Gives the evictions of which nothing can be
+    /// reported, as it is not known what the pod is called.
+    pub(super) fn report(&mut self, outbox: &Outbox) -> Vec<EvictionNumber> {
+        let conditions: Vec<_> = outbox.conditions().filter_map(|(kind, kept)| condition(kind, kept)).collect();
+        self.conditions.send_if_modified(|known| {
+            let is_other = known.as_ref() != Some(&conditions) && !conditions.is_empty();
+            if is_other {
+                *known = Some(conditions.clone());
+            }
+            is_other
+        });
+        let mut unknown = Vec::new();
+        for pending in outbox.pending().filter(|pending| is_for_cluster(pending)) {
+            let number = EvictionNumber(pending.number);
+            match self.eviction(pending) {
+                Some(eviction) if self.given.get(&eviction.uid) == Some(&number) => {}
+                Some(eviction) => {
+                    self.given.insert(eviction.uid.clone(), number);
+                    // The task runs for as long as this process.
+                    let _ = self.evictions.send(eviction);
+                }
+                // It may be known later.
+                None if self.pods.borrow().is_none() => {}
+                None => unknown.push(number),
+            }
+        }
+        unknown
+    }
+
+    fn eviction(&self, pending: &durable::Eviction) -> Option<Eviction> {
+        let durable::PodName { uid, namespace, name } = &pending.pod;
+        let known = self.known.get(&Uid::of(uid)).and_then(|(_, read)| read.as_ref().ok());
+        let (message, annotations) = eviction_message::of(pending, known);
+        let [uid, namespace, name] =
+            known.map_or([uid, namespace, name], |pod| [&pod.uid, &pod.namespace, &pod.name]).map(String::clone);
+        let at = i64::try_from(pending.decided.wall_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let is_known = !namespace.is_empty() && !name.is_empty();
+        is_known.then(|| Eviction { uid, namespace, name, message, annotations, at: at.unwrap_or_default() })
+    }
+}
+
+/// A pod with a grace period of a soft threshold is ended by its kubelet once the status says that it has failed: in its own
+/// order, before the core kills it. Any other is reported once it was killed.
+fn is_for_cluster(pending: &durable::Eviction) -> bool {
+    pending.progress >= Progress::Killed || pending.is_soft && pending.grace_seconds > 0
+}
+
+/// A pod that is reported as evicted has failed, and its containers run until its kubelet has ended them: it is known of
+/// until then.
+fn read(object: &Object) -> Result<Pod, FieldError> {
+    let containers = |of: &Object| {
+        let status = of.status.as_ref()?;
+        let states = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+        Some(states.filter_map(|it| it.state.as_ref()).any(|state| state.running.is_some()))
+    };
+    let runs = containers(object) == Some(true);
+    Pod::try_from(Object::clone(object)).map(|pod| Pod { has_ended: pod.has_ended && !runs, ..pod })
+}
+
+fn condition(condition: kubelet::Condition, kept: &durable::Condition) -> Option<Condition> {
+    let kind = match condition {
+        kubelet::Condition::MemoryPressure => Kind::Memory,
+        kubelet::Condition::DiskPressure => Kind::Disk,
+        kubelet::Condition::PidPressure => Kind::Pid,
+    };
+    let since = Timestamp::from_millisecond(i64::try_from(kept.since.wall_ms).ok()?).ok()?;
+    Some(Condition { kind, holds: kept.is_true, since })
+}
+
+#[cfg(test)]
+mod tests;
