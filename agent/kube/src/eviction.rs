@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 
 /// How long a pod may run on after its patch: six of the kubelet's turns, in which it writes what it has.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// The grace period of a deletion, in seconds: the least that the kubelet does not take for "at once", which would free the
-/// name while the pod's processes still run.
-pub const GRACE_SECONDS: u32 = 1;
+/// The least grace period of a deletion, in seconds: none would be "at once", which frees the name while the pod's processes
+/// still run.
+pub const LEAST_GRACE_SECONDS: u32 = 1;
 /// The phase of a pod that ended by itself, before the patch came.
 const SUCCEEDED: &str = "Succeeded";
 /// The longest name of an object.
@@ -42,6 +42,8 @@ pub struct Eviction {
     pub message: String,
     /// The annotations of the event.
     pub annotations: BTreeMap<String, String>,
+    /// Seconds for an orderly end, from a soft threshold; zero where it was killed.
+    pub grace_seconds: u32,
     /// When it was decided.
     pub at: Timestamp,
 }
@@ -145,7 +147,7 @@ pub(crate) fn seconds(at: Timestamp) -> String {
 /// The event of an eviction as a kubelet writes it (`AnnotatedEventf`, client-go's tools/record), with this program as its
 /// source. The name is that of the pod and the time of the eviction, so that a second one is refused.
 pub fn event(eviction: &Eviction, node: &str) -> Event {
-    let Eviction { uid, namespace, name, message, annotations, at } = eviction;
+    let Eviction { uid, namespace, name, message, annotations, at, grace_seconds: _ } = eviction;
     let suffix = format!(".{:x}", at.as_nanosecond());
     let prefix: String = name.chars().take(MOST_NAME - suffix.len()).collect();
     Event {
@@ -237,6 +239,7 @@ mod tests {
             name: name.into(),
             message: "The node was low on resource: memory. ".into(),
             annotations: [("starved_resource".to_owned(), "memory".to_owned())].into(),
+            grace_seconds: 0,
             at: Timestamp::from_nanosecond(1_700_000_000_123_456_789).expect("a time"),
         }
     }

@@ -6,7 +6,7 @@
 use crate::MANAGER;
 use crate::budget::{Budget, pause_after, spread};
 use crate::error::Refusal;
-use crate::eviction::{self, Eviction, GRACE_SECONDS, Progress, Step};
+use crate::eviction::{self, Eviction, LEAST_GRACE_SECONDS, Progress, Step};
 use crate::node::{self, Condition, TaintEffect};
 use crate::pods::Pods;
 use core::time::Duration;
@@ -263,7 +263,7 @@ impl Reporter {
                 let (pods, eviction) = of(at);
                 let preconditions = Preconditions { uid: Some(eviction.uid.clone()), resource_version: None };
                 let parameters = DeleteParams {
-                    grace_period_seconds: Some(GRACE_SECONDS),
+                    grace_period_seconds: Some(eviction.grace_seconds.max(LEAST_GRACE_SECONDS)),
                     preconditions: Some(preconditions),
                     ..DeleteParams::default()
                 };

@@ -97,6 +97,7 @@ fn eviction(name: &str, uid: &str) -> Eviction {
         name: name.to_owned(),
         message: "The node was low on resource: memory. ".into(),
         annotations: [("starved_resource".to_owned(), "memory".to_owned())].into(),
+        grace_seconds: 0,
         at: Timestamp::now(),
     }
 }

@@ -129,8 +129,10 @@ pub(super) struct Cluster {
     known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
     /// When each pod was started, as it was found first.
     started: HashMap<Uid, MonotonicNs>,
-    /// What the reporter was given, by the UID as it is written there.
-    given: HashMap<String, EvictionNumber>,
+    /// What the reporter was given.
+    given: HashMap<Uid, EvictionNumber>,
+    /// It answers.
+    is_followed: bool,
 }
 
 impl Cluster {
@@ -147,7 +149,7 @@ impl Cluster {
         tokio::spawn(reporter.run(report, send_over));
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
         let (known, started, given) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { changes, pods, conditions, evictions, over, known, started, given }
+        Self { changes, pods, conditions, evictions, over, known, started, given, is_followed: false }
     }
 
     /// What comes next.
@@ -156,17 +158,19 @@ impl Cluster {
             tokio::select! {
                 Some(change) = self.changes.recv() => match change {
                     Change::Pods(pods) => {
+                        self.is_followed = true;
                         if let Some(listed) = self.learn(pods) {
                             return ClusterEvent::Pods(listed);
                         }
                     }
                     Change::Lost(why) => {
+                        self.is_followed = false;
                         tracing::warn!("the API server is not followed, and what it said last holds: {why}");
                         return ClusterEvent::Lost;
                     }
                 },
                 Some(entry) = self.over.recv() => {
-                    if let Some(number) = self.given.remove(&entry.eviction.uid) {
+                    if let Some(number) = self.given.remove(&Uid::of(&entry.eviction.uid)) {
                         return ClusterEvent::Reported(number);
                     }
                 }
@@ -210,9 +214,9 @@ impl Cluster {
         for pending in outbox.pending().filter(|pending| is_for_cluster(pending)) {
             let number = EvictionNumber(pending.number);
             match self.eviction(pending) {
-                Some(eviction) if self.given.get(&eviction.uid) == Some(&number) => {}
+                Some(eviction) if self.given.get(&Uid::of(&eviction.uid)) == Some(&number) => {}
                 Some(eviction) => {
-                    self.given.insert(eviction.uid.clone(), number);
+                    self.given.insert(Uid::of(&eviction.uid), number);
                     // The task runs for as long as this process.
                     let _ = self.evictions.send(eviction);
                 }
@@ -224,6 +228,11 @@ impl Cluster {
         unknown
     }
 
+    /// Whether the pod's kubelet is told to end it, in its own order: hooks before a stop, sidecars last.
+    pub(super) fn ends(&self, uid: Uid) -> bool {
+        self.is_followed && self.given.contains_key(&uid)
+    }
+
     fn eviction(&self, pending: &durable::Eviction) -> Option<Eviction> {
         let durable::PodName { uid, namespace, name } = &pending.pod;
         let known = self.known.get(&Uid::of(uid)).and_then(|(_, read)| read.as_ref().ok());
@@ -232,7 +241,16 @@ impl Cluster {
             known.map_or([uid, namespace, name], |pod| [&pod.uid, &pod.namespace, &pod.name]).map(String::clone);
         let at = i64::try_from(pending.decided.wall_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let is_known = !namespace.is_empty() && !name.is_empty();
-        is_known.then(|| Eviction { uid, namespace, name, message, annotations, at: at.unwrap_or_default() })
+        let grace_seconds = pending.grace_seconds;
+        is_known.then(|| Eviction {
+            uid,
+            namespace,
+            name,
+            message,
+            annotations,
+            grace_seconds,
+            at: at.unwrap_or_default(),
+        })
     }
 }
 
@@ -246,9 +264,9 @@ fn is_for_cluster(pending: &durable::Eviction) -> bool {
 /// until then.
 fn read(object: &Object) -> Result<Pod, FieldError> {
     let containers = |of: &Object| {
-        let status = of.status.as_ref()?;
-        let states = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-        Some(states.filter_map(|it| it.state.as_ref()).any(|state| state.running.is_some()))
+        let of_pod = of.status.as_ref()?;
+        let all = of_pod.container_statuses.iter().chain(&of_pod.init_container_statuses).flatten();
+        Some(all.filter_map(|it| it.state.as_ref()).any(|state| state.running.is_some()))
     };
     let runs = containers(object) == Some(true);
     Pod::try_from(Object::clone(object)).map(|pod| Pod { has_ended: pod.has_ended && !runs, ..pod })

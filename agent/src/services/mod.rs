@@ -16,11 +16,12 @@ mod removal;
 mod running;
 mod runtime;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source};
+use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source, StopOrder, StopResult};
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
@@ -178,58 +179,34 @@ async fn serve(
     let Reads { mut file, mut journal, mut disks, cluster } = reads;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
-    let (mut feed, mut core, mut names) = (Feed::default(), None::<Core>, NameFeed::default());
-    let has_cluster = configuration.machine.cluster.is_on();
-    let (mut outbox, mut reported) = (Outbox::new(has_cluster, journal.is_some()), 0);
-    let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
-    let (mut cluster, mut offered) = (cluster.map(|settings| Cluster::start(settings, dial_api_server)), None);
-    if has_cluster {
-        // Until it is followed.
-        feed.note(Source::ApiServer, false);
-    }
     let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
         tracing::warn!("{error}; the container runtime is asked for nothing");
         Vec::new()
     });
     let (answered, mut answered_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
-    let (mut removal, mut running) = (Removal::default(), Running::default());
+    let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
+    let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server));
+    let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());
     if !sockets.is_empty() {
         if disks.is_some() {
-            removal = Removal::start(configuration, sockets.clone(), dial.clone());
+            at.removal = Removal::start(configuration, sockets.clone(), dial.clone());
         }
-        running = Running::start(sockets.clone(), dial.clone());
+        at.running = Running::start(sockets.clone(), dial.clone());
         tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
     }
-    let mut images = removal.noted();
+    let mut images = at.removal.noted();
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        if let Some((journal, reports)) = journal.as_ref().zip(outbox.reports()).filter(|_| outbox.version() > reported)
-        {
-            reported = outbox.version();
-            journal.keep_reports(reported, reports);
-        }
-        if let Some(cluster) = cluster.as_mut().filter(|_| offered != Some(outbox.version())) {
-            for unknown in cluster.report(&outbox) {
-                outbox.mark_reported(unknown);
-            }
-            offered = Some(outbox.version());
-        }
+        at.write_reports(journal.as_ref());
+        at.report(cluster.as_mut());
         tokio::select! {
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
                 match received {
-                    Ok(ForServices::Core(way)) => match Core::new(way) {
-                        Ok(new) => {
-                            core = Some(new);
-                            feed.begin();
-                            outbox.begin();
-                            removal.stop();
-                        }
-                        Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
-                    },
+                    Ok(ForServices::Core(way)) => at.begin_core(way),
                     Ok(ForServices::Names(way)) => {
-                        if let Err(error) = names.begin(way) {
+                        if let Err(error) = at.names.begin(way) {
                             tracing::warn!("a reporter cannot be sent names of pods: {error}");
                         }
                     }
@@ -243,55 +220,21 @@ async fn serve(
             }
             _ = tick.tick(), if file.is_some() => {
                 let Some(file) = &mut file else { continue };
-                if let Some(listed) = file.read_changed() {
-                    let Listed { pods, limits, names: of_pods, ended, .. } = listed;
-                    removal.learn(ended);
-                    names.learn_of_file(of_pods);
-                    learn(Known { pods, limits }, &mut feed, &mut outbox, journal.as_ref());
-                }
-                feed.note(Source::PodFacts, file.is_read());
-                if journal.is_none() {
-                    feed.note(Source::Journal, false);
-                }
+                at.read(file, journal.as_ref());
             }
-            event = next_of_cluster(&mut cluster) => match event {
-                ClusterEvent::Pods(listed) => {
-                    let Listed { pods, limits, names: of_pods, ended, .. } = listed;
-                    removal.learn(ended);
-                    names.learn_of_file(of_pods);
-                    learn(Known { pods, limits }, &mut feed, &mut outbox, journal.as_ref());
-                    feed.note(Source::ApiServer, true);
-                    // What evicted pods are called may be known by now.
-                    offered = None;
-                }
-                ClusterEvent::Lost => feed.note(Source::ApiServer, false),
-                ClusterEvent::Reported(number) => {
-                    outbox.mark_reported(number);
-                }
-            },
-            event = next_event(&mut journal) => match event {
-                Event::Restored(restored) => {
-                    let Restored { known, reports, images } = *restored;
-                    feed.restore(known);
-                    outbox.restore(reports);
-                    removal.resume(images);
-                }
-                Event::Works(works, version) => {
-                    feed.note(Source::Journal, works);
-                    outbox.kept(works, version);
-                }
-            },
+            event = next_of_cluster(&mut cluster) => at.take_of_cluster(event, journal.as_ref()),
+            event = next_event(&mut journal) => at.take_kept(event),
             Ok(()) = images.changed() => {
                 if let Some(journal) = &journal {
                     journal.keep_images(images.borrow_and_update().clone());
                 }
             }
-            readings = next(&mut disks) => feed.measure(readings),
+            readings = next(&mut disks) => at.feed.measure(readings),
             Some(answers) = answered_by_runtime.recv() => {
-                feed.note(Source::Runtime, answers.is_ok());
+                at.feed.note(Source::Runtime, answers.is_ok());
                 let directories = match answers {
                     Ok(answers) => {
-                        names.learn_of_runtime(answers.names);
+                        at.names.learn_of_runtime(answers.names);
                         answers.disks
                     }
                     Err(why) => Some(Err(why)),
@@ -300,41 +243,159 @@ async fn serve(
                     disks.locate(directories);
                 }
             }
-            () = names.send_next() => {}
-            received = next_message(core.as_ref()) => match received {
-                Ok(CoreMessage::Remove(order)) => removal.order(order),
-                Ok(CoreMessage::Relax(order)) => running.order(RunningOrder::Relax(order)),
-                Ok(CoreMessage::Stop(order)) => running.order(RunningOrder::Stop(order)),
-                Ok(CoreMessage::Eviction(eviction)) => outbox.receive(&eviction, names.of(eviction.uid)),
-                Ok(CoreMessage::Condition(state)) => outbox.conclude(state),
-                Err(_) => {
-                    // It has ended; that is logged where it is sent something.
-                    core = None;
-                    removal.stop();
+            () = at.names.send_next() => {}
+            received = next_message(at.core.as_ref()) => match received {
+                Ok(CoreMessage::Remove(order)) => at.removal.order(order),
+                Ok(CoreMessage::Relax(order)) => at.running.order(RunningOrder::Relax(order)),
+                Ok(CoreMessage::Stop(StopOrder { uid, .. })) if cluster.as_ref().is_some_and(|it| it.ends(uid)) => {
+                    at.feed.report_stop(StopResult { uid, is_begun: true });
                 }
+                Ok(CoreMessage::Stop(order)) => at.running.order(RunningOrder::Stop(order)),
+                Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
+                Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
+                // It has ended; that is logged where it is sent something.
+                Err(_) => at.end_core(),
             },
-            removed = removal.next() => feed.report(removed),
-            stopped = running.next() => feed.report_stop(stopped),
-            sent = send_next(&mut feed, &mut outbox, core.as_ref()) => {
+            removed = at.removal.next() => at.feed.report(removed),
+            stopped = at.running.next() => at.feed.report_stop(stopped),
+            sent = send_next(&mut at.feed, &mut at.outbox, at.core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.
                 if let Err(error) = sent {
                     tracing::warn!("the core is not sent what is known, until it is started again: {error}");
-                    core = None;
-                    removal.stop();
+                    at.end_core();
                 }
             }
         }
     }
 }
 
-/// These are all pods now.
-fn learn(known: Known, feed: &mut Feed, outbox: &mut Outbox, journal: Option<&Journal>) {
-    match journal {
-        Some(journal) => journal.keep(known.clone()),
-        None => feed.note(Source::Journal, false),
+/// What goes to the other processes, and comes from the core.
+struct Serving {
+    feed: Feed,
+    names: NameFeed,
+    outbox: Outbox,
+    /// The version of it that the journal was given last.
+    reported: u64,
+    /// The version of it that the cluster was given last, with what pods were called then.
+    offered: Option<u64>,
+    removal: Removal,
+    running: Running,
+    core: Option<Core>,
+}
+
+impl Serving {
+    fn new(has_cluster: bool, has_journal: bool) -> Self {
+        let mut feed = Feed::default();
+        if has_cluster {
+            // Until it is followed.
+            feed.note(Source::ApiServer, false);
+        }
+        Self {
+            feed,
+            names: NameFeed::default(),
+            outbox: Outbox::new(has_cluster, has_journal),
+            reported: 0,
+            offered: None,
+            removal: Removal::default(),
+            running: Running::default(),
+            core: None,
+        }
     }
-    outbox.learn(|uid| known.pods.contains_key(&uid));
-    feed.learn(known);
+
+    /// Gives the journal what is to be reported, where that has changed.
+    fn write_reports(&mut self, journal: Option<&Journal>) {
+        let version = self.outbox.version();
+        if version > self.reported
+            && let Some((journal, reports)) = journal.zip(self.outbox.reports())
+        {
+            self.reported = version;
+            journal.keep_reports(version, reports);
+        }
+    }
+
+    /// Gives the cluster what is to be reported, where that has changed.
+    fn report(&mut self, cluster: Option<&mut Cluster>) {
+        if let Some(cluster) = cluster.filter(|_| self.offered != Some(self.outbox.version())) {
+            for unknown in cluster.report(&self.outbox) {
+                self.outbox.mark_reported(unknown);
+            }
+            self.offered = Some(self.outbox.version());
+        }
+    }
+
+    /// Another core was started.
+    fn begin_core(&mut self, way: OwnedFd) {
+        match Core::new(way) {
+            Ok(new) => {
+                self.core = Some(new);
+                self.feed.begin();
+                self.outbox.begin();
+                self.removal.stop();
+            }
+            Err(error) => tracing::warn!("a core cannot be sent what is known of pods and disks: {error}"),
+        }
+    }
+
+    fn end_core(&mut self) {
+        self.core = None;
+        self.removal.stop();
+    }
+
+    /// Reads the file, where it has changed.
+    fn read(&mut self, file: &mut PodFile, journal: Option<&Journal>) {
+        if let Some(listed) = file.read_changed() {
+            self.learn(listed, journal);
+        }
+        self.feed.note(Source::PodFacts, file.is_read());
+        if journal.is_none() {
+            self.feed.note(Source::Journal, false);
+        }
+    }
+
+    /// These are all pods now.
+    fn learn(&mut self, listed: Listed, journal: Option<&Journal>) {
+        let known = Known { pods: listed.pods, limits: listed.limits };
+        match journal {
+            Some(journal) => journal.keep(known.clone()),
+            None => self.feed.note(Source::Journal, false),
+        }
+        self.outbox.learn(|uid| known.pods.contains_key(&uid));
+        self.feed.learn(known);
+        self.names.learn_of_file(listed.names);
+        self.removal.learn(listed.ended);
+    }
+
+    /// What comes from the cluster.
+    fn take_of_cluster(&mut self, event: ClusterEvent, journal: Option<&Journal>) {
+        match event {
+            ClusterEvent::Pods(listed) => {
+                self.learn(listed, journal);
+                self.feed.note(Source::ApiServer, true);
+                // What evicted pods are called may be known by now.
+                self.offered = None;
+            }
+            ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
+            ClusterEvent::Reported(number) => {
+                self.outbox.mark_reported(number);
+            }
+        }
+    }
+
+    /// What comes from the journal.
+    fn take_kept(&mut self, event: Event) {
+        match event {
+            Event::Restored(restored) => {
+                let Restored { known, reports, images } = *restored;
+                self.feed.restore(known);
+                self.outbox.restore(reports);
+                self.removal.resume(images);
+            }
+            Event::Works(works, version) => {
+                self.feed.note(Source::Journal, works);
+                self.outbox.kept(works, version);
+            }
+        }
+    }
 }
 
 /// What comes next from the cluster, if there is one.

@@ -13,6 +13,7 @@ fn eviction(name: &str) -> Eviction {
         name: name.into(),
         message: "The node was low on resource: memory. ".into(),
         annotations: [("starved_resource".to_owned(), "memory".to_owned())].into(),
+        grace_seconds: 0,
         at: Timestamp::UNIX_EPOCH,
     }
 }
@@ -106,10 +107,13 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
         let forbidden =
             |asked: &Asked| if asked.line() == PATCH { refused(403, "Forbidden", "no") } else { accepts(asked) };
         let (client, log) = server(forbidden);
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        let soft = Eviction { grace_seconds: 30, ..eviction("web") };
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![soft.into()]);
         reporter.pods = Some(running);
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, DELETE, EVENT]);
+        let body = log.lock().expect("no test failed with it")[1].body.clone();
+        assert_eq!(body["gracePeriodSeconds"], 30, "that of a soft threshold is not cut short");
     });
 }
 

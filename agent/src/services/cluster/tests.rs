@@ -52,6 +52,7 @@ impl Rig {
             known: BTreeMap::new(),
             started: HashMap::new(),
             given: HashMap::new(),
+            is_followed: false,
         };
         Self { cluster, evictions: of_evictions, over: send_over, changes }
     }
@@ -92,6 +93,7 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
             assert_eq!(cluster.report(&outbox), []);
         }
         let given = evictions.recv().await.expect("it is given");
+        assert!(cluster.ends(Uid::of(UID)) && !cluster.ends(Uid(7)));
         assert!(evictions.try_recv().is_err(), "once");
         assert_eq!((given.namespace.as_str(), given.name.as_str(), given.uid.as_str()), ("shop", "web", UID));
         assert_eq!(given.at.as_millisecond(), 1_700_000_000_123);
@@ -99,6 +101,7 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
         over.send(given.into()).expect("it is received");
         let ClusterEvent::Reported(number) = cluster.event().await else { panic!("it is reported") };
         assert_eq!(number, EvictionNumber(7));
+        assert!(!cluster.ends(Uid::of(UID)), "it is over");
         // One of which nothing is known but its UID cannot be reported.
         changes.send(Change::Pods(Pods::new())).await.expect("it is received");
         let ClusterEvent::Pods(_) = cluster.event().await else { panic!("pods") };
