@@ -261,7 +261,7 @@ mod tests {
 
     fn listed(configuration: &Configuration, root: &Path, file: Option<&Path>) -> Vec<Row> {
         let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
-        let disk = LocalStorage { bytes: [(Uid::of(&uid('1')), 7 * MIB)].into(), is_cut_short: false };
+        let disk = LocalStorage { bytes: [(Uid::of(uid('1')), 7 * MIB)].into(), is_cut_short: false };
         rows(configuration, &observer, &disk, Duration::ZERO)
     }
 
@@ -304,7 +304,7 @@ mod tests {
         );
         let within = rows.iter().find(|row| row.pod.as_deref() == Some("n/within")).expect("it is there");
         assert_eq!(
-            (within.qos, within.usage_bytes, within.swap.swapped_bytes, within.disk_bytes),
+            (within.qos, within.usage_bytes, within.swap.used, within.disk_bytes),
             ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)), Some(Bytes(7 * MIB)))
         );
         assert_eq!((within.uid.clone(), within.cgroup.clone()), (uid('1'), path("burstable", &uid('1'))));

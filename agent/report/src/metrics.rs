@@ -54,7 +54,6 @@ pub struct Metrics {
     pub(crate) acting: Gauge,
     pub(crate) kill_switch: Gauge,
     pub(crate) available: Family<Label, Gauge>,
-    pub(crate) swap: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
     pub(crate) pid_pressure: Gauge,
     pub(crate) disks: DiskMetrics,
@@ -75,12 +74,13 @@ pub(crate) struct InventoryMetrics {
     pub(crate) sample_cost: FloatGauge,
     pub(crate) delayed_samples: Counter,
     pub(crate) troubles: Family<Label, Gauge>,
+    pub(crate) swap: Family<Label, Gauge>,
 }
 
 impl InventoryMetrics {
     fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { without_row, outside, descriptors, kernel_memory, sample_cost, delayed_samples, troubles } =
+        let Self { without_row, outside, descriptors, kernel_memory, sample_cost, delayed_samples, troubles, swap } =
             metrics.clone();
         registry.register("workloads_without_row", "Workloads that there is no room to watch", without_row);
         let help = "Memory that is charged to cgroups and to no workload that is watched";
@@ -94,6 +94,8 @@ impl InventoryMetrics {
         registry.register("samples_delayed", help, delayed_samples);
         let help = "1 for what does not work and costs its part alone, 0 once it works again";
         registry.register("trouble", help, troubles);
+        let help = "All swap, what is free of it, and what is swapped to compressed memory: as it takes there, and uncompressed";
+        registry.register_with_unit("swap", help, Unit::Bytes, swap);
         metrics
     }
 }
@@ -218,11 +220,6 @@ impl Metrics {
                 "Available memory, by the kubelet's formula and by the kernel's estimate",
                 Unit::Bytes
             ),
-            swap: registered!(
-                "swap",
-                "All swap, what is free of it, and what is swapped to compressed memory: as that takes there, and uncompressed",
-                Unit::Bytes
-            ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             pid_pressure: registered!("pid_pressure", "1 while the PID pressure condition holds"),
             disks: DiskMetrics::new(&mut registry),
@@ -287,7 +284,7 @@ impl Metrics {
         ];
         // What the kernel does not report has no series.
         for (name, bytes) in swap.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
-            self.swap.get_or_create(&[("what", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
+            self.inventory.swap.get_or_create(&[("what", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
         }
     }
 
@@ -370,7 +367,7 @@ mod tests {
         {
             store(family, ("program", "charge"), 3);
         }
-        for family in [&metrics.source, &metrics.available, &metrics.swap, &metrics.hook_attached] {
+        for family in [&metrics.source, &metrics.available, &metrics.inventory.swap, &metrics.hook_attached] {
             let _ = family.get_or_create(&[("reading", "kernel".into())]);
         }
         let _ = metrics.program_run_time.get_or_create(&[("program", "charge".into())]);

@@ -22,26 +22,29 @@ pub(super) struct ContainerRow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Swap {
     /// In all, compressed in memory or not.
-    pub(super) swapped_bytes: Option<Bytes>,
+    #[serde(rename = "swapped_bytes")]
+    pub(super) used: Option<Bytes>,
     /// How much it may: `memory.swap.max`. Absent for no limit.
-    pub(super) swap_limit_bytes: Option<Bytes>,
+    #[serde(rename = "swap_limit_bytes")]
+    pub(super) limit: Option<Bytes>,
     /// What of it is compressed in memory takes there.
-    pub(super) zswap_bytes: Option<Bytes>,
+    #[serde(rename = "zswap_bytes")]
+    pub(super) compressed: Option<Bytes>,
 }
 
 impl Swap {
     const fn of(figures: &ContainerFigures) -> Self {
-        Self { swapped_bytes: figures.swapped, swap_limit_bytes: figures.swap_limit, zswap_bytes: figures.zswap }
+        Self { used: figures.swapped, limit: figures.swap_limit, compressed: figures.zswap }
     }
 
     /// Of a pod: a kubelet with `LimitedSwap` limits its containers, and not the pod, which so may have what they may
     /// together.
     fn of_pod(own: Option<&ContainerRow>, rows: &[ContainerRow], cgroup: &str) -> Self {
         let own = own.map(|row| row.swap).unwrap_or_default();
-        let mut limits = rows.iter().filter(|row| row.cgroup != cgroup).map(|row| row.swap.swap_limit_bytes);
+        let mut limits = rows.iter().filter(|row| row.cgroup != cgroup).map(|row| row.swap.limit);
         let first = limits.next().flatten();
         let sum = first.and_then(|first| limits.try_fold(first, |sum, limit| Some(sum.saturating_add(limit?))));
-        Self { swap_limit_bytes: own.swap_limit_bytes.into_iter().chain(sum).min(), ..own }
+        Self { limit: own.limit.into_iter().chain(sum).min(), ..own }
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
         let row = |cgroup: &str, limit: Option<u64>| ContainerRow {
             cgroup: cgroup.to_owned(),
             usage_bytes: None,
-            swap: Swap { swapped_bytes: Some(Bytes(5)), swap_limit_bytes: limit.map(Bytes), zswap_bytes: None },
+            swap: Swap { used: Some(Bytes(5)), limit: limit.map(Bytes), compressed: None },
             growth: Growth::default(),
         };
         for (pod, containers, expected) in [
@@ -141,7 +144,7 @@ mod tests {
             let mut rows = vec![row("pod", pod)];
             rows.extend(containers.iter().map(|limit| row("pod/a", *limit)));
             let swap = Swap::of_pod(rows.first(), &rows, "pod");
-            assert_eq!((swap.swap_limit_bytes, swap.swapped_bytes), (expected.map(Bytes), Some(Bytes(5))), "{pod:?}");
+            assert_eq!((swap.limit, swap.used), (expected.map(Bytes), Some(Bytes(5))), "{pod:?}");
         }
     }
 

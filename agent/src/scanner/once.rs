@@ -83,7 +83,7 @@ mod tests {
         for place in [&volume, &log, &kubelet.join("pods/2")] {
             fs::create_dir_all(place).expect("writable");
         }
-        fs::write(volume.join("file"), [1; 70_000]).expect("writable");
+        fs::write(volume.join("file"), vec![1; 70_000]).expect("writable");
         fs::write(log.join("0.log"), [1; 5000]).expect("writable");
         let taken = |path: PathBuf| fs::metadata(path).expect("it is there").blocks() * 512;
         let sum = taken(volume.join("file")) + taken(log.join("0.log")) + taken(volume);

@@ -82,10 +82,6 @@ fn left(until: MonotonicNs) -> Option<Duration> {
 
 impl Task {
     async fn serve(mut self, mut orders: mpsc::Receiver<RunningOrder>, results: mpsc::Sender<StopResult>) {
-        // The first order must not wait for the connection.
-        if let Err(error) = self.find(Uid(0)).await {
-            tracing::debug!("the container runtime is not asked about pods that run yet: {error}");
-        }
         while let Some(order) = orders.recv().await {
             match order {
                 RunningOrder::Relax(order) => self.relax(order).await,
