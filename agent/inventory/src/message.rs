@@ -39,7 +39,7 @@ pub enum Source {
     PodFacts,
     /// The container runtime.
     Runtime,
-    /// The journal, in which what is known of pods outlives the process.
+    /// The journal, in which what is known of pods, evictions, conditions and the use of images outlive the process.
     Journal,
     /// The API server of a cluster.
     ApiServer,
@@ -64,7 +64,9 @@ impl Source {
         match self {
             Self::PodFacts => "what is known of pods is not renewed: services cannot read the file, or some pods in it",
             Self::Runtime => "pods have no names but those that are known, and nothing is removed from disks",
-            Self::Journal => "what is known of pods does not outlive a restart without its source",
+            Self::Journal => {
+                "what is known of pods, evictions, conditions and the use of images does not outlive a restart"
+            }
             Self::ApiServer => {
                 "what is known of pods is not renewed, and the cluster gets to know of evictions and conditions later"
             }

@@ -120,6 +120,10 @@ impl State {
         &self.manager
     }
 
+    pub(crate) const fn manager_mut(&mut self) -> &mut kubelet::State {
+        &mut self.manager
+    }
+
     /// Whether a victim of the last turn is still awaited.
     fn awaits(&self, observation: &Observation<'_>, now: MonotonicNs) -> bool {
         self.evicted_at.is_some_and(|at| now.since(at) < POD_CLEANUP)

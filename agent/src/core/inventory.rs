@@ -5,12 +5,12 @@
 
 mod following;
 mod handle;
+mod informing;
 mod naming;
 mod notices;
 mod outgoing;
 mod pod_socket;
 mod relieving;
-mod removal;
 mod schedule;
 mod stops;
 mod switch;
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use plimsoll_inventory::{Coverage, Inventory, Sink as _, Source};
+use plimsoll_inventory::{CoreMessage, Coverage, Inventory, Sink as _, Source};
 use plimsoll_node::clock::monotonic;
 use plimsoll_sense::{HealthReader, Hook, HookState, PacketRings, SourceAttempt};
 use plimsoll_state::Entry;
@@ -82,6 +82,8 @@ pub(super) struct Thread {
     pub(super) following: Following,
     /// By which another process sends what is known of pods and disks.
     pub(super) pods: Option<PodSocket>,
+    /// What the watching thread says of evictions and conditions.
+    pub(super) messages: rtrb::Consumer<CoreMessage>,
     /// By which the scanner sends what pods take of disks.
     pub(super) storage: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].
@@ -126,6 +128,9 @@ impl Thread {
             }
             if is_asked(Request::Stop) {
                 self.send_stops();
+            }
+            if is_asked(Request::Inform) {
+                self.inform();
             }
             self.take_inventory(asked, &mut schedule);
             self.learn(&mut schedule);
@@ -255,8 +260,8 @@ impl Thread {
                 self.outgoing.send(News::Stop(result));
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
-            receipts.into_iter().for_each(|receipt| self.outgoing.send(News::Receipt(receipt)));
-            conditions.into_iter().for_each(|state| self.outgoing.send(News::Condition(state)));
+            let said = receipts.into_iter().map(News::Receipt).chain(conditions.into_iter().map(News::Condition));
+            said.for_each(|news| self.outgoing.send(news));
             for (source, works) in Source::ALL.into_iter().zip(sources) {
                 if let Some(works) = works {
                     self.outgoing.trouble_elsewhere(source.name(), (!works).then_some(source.lost()));

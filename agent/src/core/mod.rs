@@ -55,7 +55,9 @@ use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
-use watch::{Arming, DiskVictims, Disks, Enforcement, Reporting, Sampler, Signals, Stopping, Triggers, Walking, Watch};
+use watch::{
+    Arming, DiskVictims, Disks, Enforcement, Evictions, Reporting, Sampler, Signals, Stopping, Triggers, Walking, Watch,
+};
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
@@ -150,6 +152,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let places = most + OTHER_UPDATES;
     let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
     let (machine, has_events, slow) = (machine()?, names_cgroups(&*source), slow_sample(source.kind(), &configuration));
+    let (inform, messages) = RingBuffer::new(watch::MESSAGES);
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
     let config = inventory_config(&configuration, &root, protected, brakes_in_kernel, most)?;
     let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
@@ -165,6 +168,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
         following: inventory::Following::new(relief_mode(&configuration)),
         pods: pods.transpose()?.map(inventory::PodSocket::new),
+        messages,
         storage: storage.transpose()?.map(inventory::PodSocket::new),
         taken_over,
         turns: slow.is_some_and(|slow| slow <= OFTEN),
@@ -183,8 +187,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &news, &mut troubles)?)),
         None => (Some(writer), None),
     };
-    let resumer = if acting && brakes_in_kernel { resumer()? } else { None };
-    let kernel_brake = KernelBrake::new(configuration.machine.brake.deadline, resumer);
+    let kernel_brake = kernel_brake(&configuration, acting && brakes_in_kernel)?;
     let parts = watch::Parts {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
@@ -194,15 +197,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         enforcement: Enforcement::new(enforcer, kernel_brake, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
         walking: Walking::new(has_events),
+        evictions: Evictions::new(inform, monotonic()),
         disks: Disks::new(configuration.disk_policy()),
         disk_victims: disk_victims(arguments, &configuration, most)?,
         stopping: stopping(arguments, &configuration),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
-    // Before it waits for what others write. Where it cannot be had, the core does without.
-    if let Err(error) = system_calls::filter_core() {
-        troubles.push(error.to_string());
-    }
+    filter(&mut troubles);
     watch.begin();
     start.armed = lap(begun);
     let source = attempts.last().map_or("none", |attempt| attempt.kind.name());
@@ -218,6 +219,19 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// The brake in the kernel; `acts`: what that stopped is continued by this process.
+fn kernel_brake(configuration: &Configuration, acts: bool) -> anyhow::Result<KernelBrake> {
+    let resumer = if acts { resumer()? } else { None };
+    Ok(KernelBrake::new(configuration.machine.brake.deadline, resumer))
+}
+
+/// Before this process waits for what others write. Where the filter cannot be had, the core does without.
+fn filter(troubles: &mut Vec<String>) {
+    if let Err(error) = system_calls::filter_core() {
+        troubles.push(error.to_string());
+    }
 }
 
 /// What reads the machine's own figures.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration};
-use plimsoll_inventory::{Inventory, is_monitor};
+use plimsoll_inventory::{EvictionStep, Inventory, is_monitor};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Purpose, Root};
 use plimsoll_node::clock::monotonic;
@@ -18,7 +18,7 @@ use plimsoll_state::{Entry, Found, Kept, PendingKill, Protections, Record as Run
 use plimsoll_units::{Bytes, CgroupId};
 
 use super::resume::Resumer;
-use super::watch::{Enforcer, FIGURES};
+use super::watch::{Enforcer, Evictions, FIGURES, PastEvictions};
 use super::{JOBS, STOPPED, pod_root_of_known};
 
 /// Brakes and kills at a time: as many as the run record has room for.
@@ -31,6 +31,8 @@ pub(super) struct Past {
     record: RunRecord,
     /// What it kept for the next one.
     kept: Kept,
+    /// Evictions and conditions that services did not have on a disk.
+    evictions: Kept,
     /// Processes that were stopped one by one.
     stopped: StoppedProcesses,
     /// Kills that are waited for.
@@ -49,6 +51,8 @@ impl Past {
         report_broken("the run record", &found, troubles);
         let (kept, found) = Kept::open(&directory.join("kept"), boot)?;
         report_broken("what an earlier process kept of conditions and grace periods", &found, troubles);
+        let (evictions, found) = Kept::open_evictions(&directory.join("evictions"), boot)?;
+        report_broken("what an earlier process wrote of evictions", &found, troubles);
         let stopped = StoppedProcesses::open(&directory.join(STOPPED), boot)?;
         if !record.is_locked() {
             troubles.push("the run record is not locked in memory: writing to it may have to wait for a disk".into());
@@ -68,6 +72,7 @@ impl Past {
         Ok(Self {
             record,
             kept,
+            evictions,
             stopped,
             left,
             kills: before.kills,
@@ -147,9 +152,12 @@ pub(super) fn enforcer(
     let limits = BrakeLimits { hold: configuration.machine.brake.deadline, ..of_machine };
     let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
+    let evicted = evicted(&past.evictions, root, troubles);
     Ok(Enforcer {
         record: past.record,
         kept: past.kept,
+        evictions: past.evictions,
+        evicted,
         brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
         kills,
         doubtful,
@@ -159,6 +167,20 @@ pub(super) fn enforcer(
         fold: Worker::start_with_news("fold", 1, news.try_clone()?).context(NO_WORKER)?,
         freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
+}
+
+/// The evictions that an earlier process left. One whose cgroup is gone has ended; of the others the kernel says so later.
+fn evicted(kept: &Kept, root: &Root, troubles: &mut Vec<String>) -> PastEvictions {
+    let Some((mut evictions, conditions)) = Evictions::read(kept) else {
+        troubles.push("what an earlier process wrote of evictions cannot be read: services may miss one".to_owned());
+        return PastEvictions::default();
+    };
+    for eviction in evictions.iter_mut().filter(|eviction| eviction.step < EvictionStep::Verified) {
+        if matches!(root.path_of(eviction.cgroup), Ok(None)) {
+            eviction.step = EvictionStep::Verified;
+        }
+    }
+    (evictions, conditions)
 }
 
 /// Waits for the victims of an earlier process, and returns those that it had perhaps not killed. One that cannot be

@@ -20,6 +20,7 @@
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
 //! - [`stopping`]: pods that the container runtime is ordered to stop.
+//! - [`evictions`]: pods that are evicted and conditions, named until they are on a disk.
 //! - [`reporting`]: the records, and which plan is reported.
 //! - [`switching`]: the kill switch.
 //! - [`keeping`]: what the next core goes on with.
@@ -29,6 +30,7 @@ mod deciding;
 mod disk_victims;
 mod disks;
 mod enforcement;
+mod evictions;
 mod figures;
 mod folding;
 mod freezing;
@@ -67,6 +69,7 @@ use deciding::Engine;
 pub(super) use disk_victims::DiskVictims;
 pub(super) use disks::Disks;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
+pub(super) use evictions::{Evictions, MESSAGES, Past as PastEvictions};
 pub(super) use figures::FIGURES;
 use figures::Figures;
 use folding::Folding;
@@ -154,6 +157,7 @@ pub(super) struct Watch {
     pub(super) arming: Arming,
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
+    evictions: Evictions,
     disks: Disks,
     /// Absent where no pod is known, or none may be evicted for what it takes of disks.
     disk_victims: Option<DiskVictims>,
@@ -180,6 +184,7 @@ pub(super) struct Parts {
     pub(super) enforcement: Enforcement,
     pub(super) reporting: Reporting,
     pub(super) walking: Walking,
+    pub(super) evictions: Evictions,
     pub(super) disks: Disks,
     pub(super) disk_victims: Option<DiskVictims>,
     pub(super) stopping: Stopping,
@@ -189,7 +194,7 @@ impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
     pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
         let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, .. } = parts;
-        let Parts { disks, disk_victims, stopping, .. } = parts;
+        let Parts { evictions, disks, disk_victims, stopping, .. } = parts;
         let slots = workloads.table.slots();
         Self {
             heart,
@@ -199,6 +204,7 @@ impl Watch {
             arming,
             enforcement,
             reporting,
+            evictions,
             disks,
             disk_victims,
             stopping,
@@ -219,6 +225,7 @@ impl Watch {
         self.take_updates();
         let now = monotonic();
         self.resume(now);
+        self.resume_evictions(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
         self.sampler.remember_stall(now);
         self.read_task_limit();
@@ -300,6 +307,7 @@ impl Watch {
                         trigger.because(Cause::FollowUp);
                     }
                     if self.enforcement.take_over() {
+                        self.resume_evictions(awake);
                         self.workloads.handle.request(Request::TakeOver);
                         trigger.because(Cause::FollowUp);
                     }
@@ -323,6 +331,7 @@ impl Watch {
         }
         self.judge_disks(awake);
         self.evict_for_disks(awake);
+        self.name_evictions(awake);
         let (by, end) = self.schedule.end()?;
         let is_awaited = self.figures.is_awaited() || self.walking.is_awaited();
         let decision = is_awaited.then_some("take a decision before the end");
@@ -352,6 +361,7 @@ impl Watch {
                 .send(HealthRecord::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
         self.read_task_limit();
+        self.follow_evictions(now);
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some
@@ -377,7 +387,6 @@ impl Watch {
                 News::Disk(_)
                     | News::Removed(_)
                     | News::Receipt(_)
-                    | News::Condition(_)
                     | News::Stop(_)
                     | News::Throttled(..)
                     | News::Table(Update::Storage(..))
@@ -399,7 +408,8 @@ impl Watch {
                 }
                 News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
                 News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
-                News::Receipt(_) | News::Condition(_) => {}
+                News::Receipt(receipt) => self.acknowledge(receipt),
+                News::Condition(state) => self.take_before(state, monotonic()),
                 News::KillSwitch(is_thrown) => self.switch(is_thrown),
                 News::Table(update) => {
                     if let Update::Workload(_, Facts { handle, .. })
@@ -408,6 +418,7 @@ impl Watch {
                         self.figures.outdate(handle.id());
                     }
                     if let Some(old) = self.workloads.table.take(update) {
+                        self.left_table(old.id());
                         self.workloads.close(old);
                     }
                 }

@@ -1,4 +1,4 @@
-//! What the next core goes on with, in a file beside the run record: bytes whose meaning is the caller's.
+//! What the next core goes on with, in files beside the run record: bytes whose meaning is the caller's.
 //!
 //! The thread that decides writes it, as it writes the run record: into memory that is mapped and locked. So nothing is
 //! handed to another thread, which may be slow, and what was decided before the process is killed is there.
@@ -12,8 +12,12 @@ use std::path::Path;
 pub const KEPT_MOST: usize = 8 << 10;
 
 /// The length in bytes, then the bytes. The magic number is that of what the bytes mean, too.
-static LAYOUT: Layout =
-    Layout { magic: u64::from_le_bytes(*b"PLIMKEPT"), row: 1, rows: 1 + KEPT_MOST / 8, is_row: |_| true };
+const fn layout(magic: [u8; 8]) -> Layout {
+    Layout { magic: u64::from_le_bytes(magic), row: 1, rows: 1 + KEPT_MOST / 8, is_row: |_| true }
+}
+
+static DECISIONS: Layout = layout(*b"PLIMKEPT");
+static EVICTIONS: Layout = layout(*b"PLIMEVIC");
 
 /// The file, opened and mapped.
 #[derive(Debug)]
@@ -24,9 +28,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens the file at `path`, or makes one. Never fails for what is in the file: that is in `Found`.
+    /// Opens the file at `path` that has what decisions remember, or makes one. Never fails for what is in the file: that is in
+    /// `Found`.
     pub fn open(path: &Path, boot: BootId) -> Result<(Self, Found), StateError> {
-        let (slots, found) = TwoSlots::open(&LAYOUT, path, boot)?;
+        Self::open_as(&DECISIONS, path, boot)
+    }
+
+    /// The same of the one that has evictions.
+    pub fn open_evictions(path: &Path, boot: BootId) -> Result<(Self, Found), StateError> {
+        Self::open_as(&EVICTIONS, path, boot)
+    }
+
+    fn open_as(layout: &'static Layout, path: &Path, boot: BootId) -> Result<(Self, Found), StateError> {
+        let (slots, found) = TwoSlots::open(layout, path, boot)?;
         // Without it a write may have to wait for a disk; the run record reports the same.
         let _ = slots.lock();
         Ok((Self { slots, next: vec![0; KEPT_MOST].into_boxed_slice() }, found))

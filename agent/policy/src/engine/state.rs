@@ -352,6 +352,11 @@ impl State {
         self.node.conditions
     }
 
+    /// When a threshold behind each condition of the node was last crossed.
+    pub(crate) const fn last_observed_mut(&mut self) -> &mut [Option<MonotonicNs>; Condition::ALL.len()] {
+        &mut self.node.last_observed
+    }
+
     /// One scope's memory, to be read alone.
     pub(super) fn of(&self, scope: Scope) -> Option<&ScopeState> {
         match scope {

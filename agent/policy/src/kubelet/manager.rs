@@ -113,6 +113,11 @@ impl State {
         self.conditions
     }
 
+    /// When a threshold behind each condition was last met.
+    pub(crate) const fn last_observed_mut(&mut self) -> &mut [Option<MonotonicNs>; Condition::ALL.len()] {
+        &mut self.last_observed
+    }
+
     /// Since when a threshold is met, or was and is not resolved by its minimum reclaim.
     pub fn observed_since(&self, threshold: u32) -> Option<MonotonicNs> {
         self.watched.get(threshold as usize)?.since

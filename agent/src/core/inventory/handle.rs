@@ -42,6 +42,8 @@ pub(in crate::core) enum Request {
     Remove = 2048,
     /// Send the orders to stop pods.
     Stop = 4096,
+    /// Send what is said of evictions and conditions.
+    Inform = 8192,
 }
 
 /// Ids on their way: no more than it has places for.

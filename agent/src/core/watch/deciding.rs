@@ -2,7 +2,7 @@
 
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskReading;
-use plimsoll_policy::kubelet::Resource;
+use plimsoll_policy::kubelet::{Condition, Resource};
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
 use plimsoll_units::MonotonicNs;
 
@@ -208,6 +208,13 @@ impl Watch {
         if let Some(at) = plan.recheck_at {
             self.schedule.sample_by(at);
         }
+        if scope == Scope::Node {
+            for condition in [Condition::MemoryPressure, Condition::PidPressure] {
+                let Engine { policy, plan, .. } = &self.engine;
+                let is_crossed = plan.condition_case(policy, condition).is_some();
+                self.conclude(condition, plan.conditions.has(condition), is_crossed, now);
+            }
+        }
     }
 
     /// Reports that memory is back, once for each crossing where something was done.
@@ -243,7 +250,6 @@ mod tests {
     use super::super::testing::{Scene, slice_policy, task_policy};
     use super::*;
     use crate::record::{PlanRecord, Record};
-    use plimsoll_policy::kubelet::Condition;
     use plimsoll_sense::{Generation, Wake};
     use plimsoll_units::CgroupId;
 

@@ -21,6 +21,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use super::super::disk_reader::{DiskReader, Unread};
 use super::Watch;
 use super::enforcement::{KillOutcome, grace_of};
+use super::evictions::{Decided, of_disk};
 use super::reporting::is_quiet;
 use super::sampling::stats_time;
 use crate::record::{DiskCause, DiskRecord, HealthRecord, fitting};
@@ -100,6 +101,8 @@ impl Known<'_> {
 struct Victim {
     key: Key,
     cause: DiskCause,
+    /// A soft threshold asked for it.
+    is_soft: bool,
     grace: Duration,
     used: Option<u64>,
     request: Amount,
@@ -213,13 +216,17 @@ impl DiskVictims {
         })?;
         let row = rows.get(index as usize)?;
         let storage = table.get(row.key)?.storage.as_deref()?;
+        let is_soft = match why {
+            Why::Threshold(index) => !self.policy.thresholds.get(index as usize)?.is_hard(),
+            Why::Swap | Why::Limit(_) => false,
+        };
         let cause = match why {
             Why::Limit(limit) => limit_of(limit, storage)?,
             Why::Threshold(_) | Why::Swap if may_remove => return None,
             Why::Threshold(_) | Why::Swap => self.threshold(index, why, now)?,
         };
         let used = storage.whole(now).bytes;
-        Some(Victim { key: row.key, cause, grace, used, request: row.facts.ephemeral_storage_request })
+        Some(Victim { key: row.key, cause, is_soft, grace, used, request: row.facts.ephemeral_storage_request })
     }
 
     /// Why a pod is evicted for a threshold; `None` while the last one was in vain. What is expected of it is remembered.
@@ -239,7 +246,8 @@ impl DiskVictims {
     }
 }
 
-fn limit_of(limit: Limit, storage: &PodStorage) -> Option<DiskCause> {
+/// The limit that a pod is over; absent where its parts have changed since.
+pub(super) fn limit_of(limit: Limit, storage: &PodStorage) -> Option<DiskCause> {
     let on = match limit {
         Limit::Pod => None,
         Limit::EmptyDir(place) => Some(Limited::Volume(storage.volume(place)?)),
@@ -283,6 +291,9 @@ impl Watch {
     }
 
     fn end_victim(&mut self, victim: &Victim, now: MonotonicNs) {
+        let Victim { key, cause, is_soft, grace, used, .. } = *victim;
+        let decided = Decided { key, cause: of_disk(cause), is_soft, grace, used: used.map(Bytes) };
+        self.decide_eviction(&decided, now);
         if !victim.grace.is_zero() && self.terminate(victim.key, None, victim.grace, now) {
             return;
         }

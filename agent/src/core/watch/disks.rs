@@ -117,6 +117,18 @@ impl Disks {
         }
     }
 
+    /// What decisions on disks remember.
+    pub(super) const fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// Whether there is a condition of disks, and whether a threshold behind it is crossed; absent until there was a figure.
+    fn concluded(&self) -> Option<(bool, bool)> {
+        self.reported?;
+        let is_crossed = self.plan.condition_case(&self.policy, Condition::DiskPressure).is_some();
+        Some((self.has_pressure(), is_crossed))
+    }
+
     /// As of the last turn.
     fn has_pressure(&self) -> bool {
         self.state.conditions().has(Condition::DiskPressure)
@@ -277,6 +289,9 @@ impl Watch {
     /// Judges the disks where that is due.
     pub(super) fn judge_disks(&mut self, now: MonotonicNs) {
         if self.disks.judge(now, self.enforcement.acts(), &self.workloads.handle, &mut self.reporting) {
+            if let Some((is_true, is_crossed)) = self.disks.concluded() {
+                self.conclude(Condition::DiskPressure, is_true, is_crossed, now);
+            }
             self.keep();
         }
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use plimsoll_act::{
     Begun, BrakeEvent, Brakes, Done, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
 };
-use plimsoll_inventory::Termination;
+use plimsoll_inventory::{EvictionStep, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
-use plimsoll_policy::{Action, Key, Scope};
+use plimsoll_policy::{Action, Key, Scope, Why};
 use plimsoll_state::{Kept, Record as RunRecord};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::Consumer;
@@ -19,6 +19,7 @@ use super::super::inventory::Request;
 use super::super::kernel_brake::KernelBrake;
 use super::super::resume::Resumer;
 use super::Watch;
+use super::evictions::{self, Decided};
 use super::freezing::Grown;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;
@@ -50,6 +51,10 @@ pub(in crate::core) struct Enforcer {
     pub(in crate::core) record: RunRecord,
     /// What the next core goes on with.
     pub(in crate::core) kept: Kept,
+    /// Evictions and conditions that services does not have on a disk yet,
+    pub(in crate::core) evictions: Kept,
+    /// and what an earlier core left of them.
+    pub(in crate::core) evicted: evictions::Past,
     pub(in crate::core) brakes: Brakes,
     pub(in crate::core) kills: Kills,
     /// Kills that an earlier process had perhaps not done: decided about again where the victim does not empty.
@@ -282,6 +287,7 @@ impl Watch {
             KillEvent::Signalled { handle, at } => {
                 self.report_stopped(at);
                 self.workloads.table.signalled(handle.id());
+                self.reach(handle.id(), EvictionStep::Killed, at);
                 return self.workloads.close(handle);
             }
             KillEvent::Refused { handle, fault } => {
@@ -306,6 +312,8 @@ impl Watch {
             }
         };
         trigger.because(Cause::FollowUp);
+        let step = if matches!(what, Killed::Emptied(..)) { EvictionStep::Verified } else { EvictionStep::GivenUp };
+        self.reach(handle.id(), step, now);
         let (id, is_stuck) = (handle.id(), matches!(termination, Termination::Stuck(_)));
         // The worker may not have reported that it is done: no process is left for it, or it does not come to it.
         self.thaw(id, now);
@@ -328,9 +336,11 @@ impl Watch {
         }
         for index in 0..self.engine.plan.actions.len() {
             let outcome = match self.engine.plan.actions[index] {
-                Action::Evict { workload, grace_seconds, .. } => self.evict(workload, grace_of(grace_seconds), now),
+                Action::Evict { workload, grace_seconds, why } => {
+                    self.evict(workload, why, grace_of(grace_seconds), now)
+                }
                 // The limit of victims counted it when it was asked to end.
-                Action::EscalateToKill { workload, .. } => self.evict(workload, Duration::ZERO, now),
+                Action::EscalateToKill { workload, why } => self.evict(workload, why, Duration::ZERO, now),
                 Action::Reclaim(order) => {
                     self.reclaim(scope, order, now);
                     KillOutcome::No
@@ -342,16 +352,21 @@ impl Watch {
         }
     }
 
-    fn evict(&mut self, workload: u32, grace: Duration, now: MonotonicNs) -> KillOutcome {
+    fn evict(&mut self, workload: u32, why: Why, grace: Duration, now: MonotonicNs) -> KillOutcome {
         let observed = self.workloads.table.observed().get(workload as usize).copied();
         let Some(workload) = observed else { return KillOutcome::No };
         let Some(known) = self.workloads.table.get(workload.key) else { return KillOutcome::No };
         let handle = Arc::clone(&known.facts.handle);
         // Page cache matters to decisions on memory alone.
         let is_about_memory = self.engine.is_about_memory();
-        if is_about_memory && !self.has_new_figures(&handle, now)
-            || !grace.is_zero() && self.terminate(workload.key, workload.working_set(), grace, now)
-        {
+        if is_about_memory && !self.has_new_figures(&handle, now) {
+            return KillOutcome::No;
+        }
+        let (key, used) = (workload.key, workload.working_set());
+        if let Some((cause, is_soft)) = self.cause_in_plan(key, why) {
+            self.decide_eviction(&Decided { key, cause, is_soft, grace, used }, now);
+        }
+        if !grace.is_zero() && self.terminate(key, used, grace, now) {
             return KillOutcome::No;
         }
         // Also where the request to end could not be sent: it is as if it was not followed.
@@ -397,7 +412,10 @@ impl Watch {
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
         let (what, termination, outcome) = match begun {
             Ok(Begun::Requested) => (Killed::Begun, Termination::Killing, KillOutcome::Yes),
-            Ok(Begun::Gone) => (Killed::Gone, Termination::Stays, KillOutcome::No),
+            Ok(Begun::Gone) => {
+                self.reach(key.id, EvictionStep::Verified, now);
+                (Killed::Gone, Termination::Stays, KillOutcome::No)
+            }
             Err(KillRefused::Already) => {
                 let awaits = |enforcer: &Enforcer| enforcer.kills.awaits_signal_of(key.id);
                 let is_signalled = !self.enforcement.enforcer.as_ref().is_some_and(awaits);

@@ -6,13 +6,14 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Means, Parts, Reporting, Sampler, Signals, Stopping, Triggers, Walking,
+    Arming, Disks, End, Enforcement, Enforcer, Evictions, Means, Parts, Reporting, Sampler, Signals, Stopping, Triggers,
+    Walking,
     Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
-use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Termination, Update};
+use plimsoll_inventory::{CoreMessage, Facts, SliceFacts, SliceFigures, Termination, Update};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
@@ -44,6 +45,7 @@ pub(super) struct Scene {
     pub(super) returned: rtrb::Consumer<Arc<Handle>>,
     pub(super) reported: queue::Consumer,
     pub(super) give_means: rtrb::Producer<Means>,
+    pub(super) informed: rtrb::Consumer<CoreMessage>,
 }
 
 /// A hard threshold on the slice alone.
@@ -79,9 +81,12 @@ impl Scene {
         let (record, _) = RunRecord::open(&tree.path().join("record"), BootId([1; 16])).expect("writable");
         let stopped = StoppedProcesses::open(&tree.path().join("stopped"), BootId([1; 16])).expect("writable");
         let (kept, _) = Kept::open(&tree.path().join("kept"), BootId([1; 16])).expect("writable");
+        let (evictions, _) = Kept::open_evictions(&tree.path().join("evictions"), BootId([1; 16])).expect("writable");
         let enforcer = Enforcer {
             record,
             kept,
+            evictions,
+            evicted: Default::default(),
             brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
             kills: Kills::with_capacity(
                 KillLimits { patience: PATIENCE, pause: Duration::MAX, ..KillLimits::default() },
@@ -98,6 +103,7 @@ impl Scene {
         let (updates, take) = rtrb::RingBuffer::new(16);
         let (give_back, returned) = rtrb::RingBuffer::new(16);
         let (give_means, means) = rtrb::RingBuffer::new(1);
+        let (inform, informed) = rtrb::RingBuffer::new(super::MESSAGES);
         let fd = || eventfd().expect("a descriptor");
         let signals = Signals { inventory: fd(), term: fd(), parent: fd() };
         let handle = InventoryHandle::new().expect("a descriptor");
@@ -112,6 +118,7 @@ impl Scene {
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),
             walking: Walking::new(true),
+            evictions: Evictions::new(inform, monotonic()),
             disks: Disks::new(Policy::default()),
             disk_victims: None,
             stopping: Stopping::default(),
@@ -122,6 +129,7 @@ impl Scene {
             returned,
             reported: queue::Consumer::attach(&reader).expect("a queue"),
             give_means,
+            informed,
             tree,
         };
         scene.watch.figures.set_patience(PATIENCE);

@@ -1,0 +1,432 @@
+//! Pods that are evicted and conditions of the node, named to `services` until it answers that it has them on a disk.
+//!
+//! What is named is written to a file beside the run record first ([`Enforcer::evictions`](super::Enforcer)), by this thread and
+//! before the kill is requested: a core that is killed at any instruction leaves what the next one goes on with, so that a
+//! decision is finished under its number and is never taken twice. Only the agent that acts writes it and names anything.
+//!
+//! The inventory thread sends what is handed to it, or drops it where there is no room: whatever is not acknowledged is named
+//! again: after a second, and ever less often up to once a minute, so that an agent without services wakes no thread for it.
+//! Another services is named everything at once.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use plimsoll_act::Job;
+use plimsoll_inventory::{
+    ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Receipt, ReceiptOf, Termination,
+};
+use plimsoll_node::clock::{monotonic, wall_ms};
+use plimsoll_policy::kubelet::{Amount, Condition};
+use plimsoll_policy::{Key, Plan, Why};
+use plimsoll_state::Kept;
+use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use rtrb::Producer;
+
+use super::super::inventory::{InventoryHandle, Request};
+use super::Watch;
+use super::disk_victims::limit_of;
+use crate::record::{DiskCause, HealthRecord};
+
+/// So many evictions are named at most; more than the run record has room for victims. Of one more the oldest goes that is
+/// over, or else the oldest, which is reported.
+pub(in crate::core) const MOST_EVICTIONS: usize = 56;
+/// So many messages fit the way to the inventory thread.
+pub(in crate::core) const MESSAGES: usize = 128;
+/// What is not acknowledged is named again after so long, and after twice as long each time
+const AGAIN: Duration = Duration::from_secs(1);
+/// up to this, which is also the pause for what is acknowledged and not durable.
+const AGAIN_MOST: Duration = Duration::from_mins(1);
+/// One that was decided, and nothing came of it for so long, is given up: what it was decided for is over.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Until services says what conditions were, or for so long, none is named: it would be taken for a transition.
+const BEFORE: Duration = Duration::from_secs(10);
+
+/// What an earlier core left, to go on with.
+pub(in crate::core) type Past = (Vec<Eviction>, [Option<ConditionState>; Condition::ALL.len()]);
+
+/// When something was handed over, and what came of that.
+#[derive(Clone, Copy, Debug, Default)]
+struct Named {
+    at: Option<MonotonicNs>,
+    /// The pause after that.
+    pause: Duration,
+    /// Whether it is durable; absent until it is acknowledged.
+    is_durable: Option<bool>,
+}
+
+impl Named {
+    fn is_due(&self, now: MonotonicNs) -> bool {
+        let pause = match self.is_durable {
+            Some(true) => return false,
+            Some(false) => AGAIN_MOST,
+            None => self.pause,
+        };
+        self.at.is_none_or(|at| now.since(at) >= pause)
+    }
+
+    /// It was handed over once more.
+    fn handed_over(&mut self, now: MonotonicNs) {
+        let pause = (self.pause * 2).clamp(AGAIN, AGAIN_MOST);
+        *self = Self { at: Some(now), pause, is_durable: None };
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    eviction: Eviction,
+    /// As it is now.
+    named: Named,
+    /// When its step was reached, or it was decided about again.
+    since: MonotonicNs,
+}
+
+/// What has to be named.
+pub(in crate::core) struct Evictions {
+    rows: ArrayVec<Row, MOST_EVICTIONS>,
+    last: EvictionNumber,
+    conditions: [Option<(ConditionState, Named)>; Condition::ALL.len()],
+    /// What conditions were before this core, as far as services has said it.
+    before: [Option<ConditionState>; Condition::ALL.len()],
+    begun: MonotonicNs,
+    way: Producer<CoreMessage>,
+    /// What the file has is older.
+    is_changed: bool,
+    /// One was left out, and that was not reported yet.
+    has_left_out: bool,
+}
+
+impl Evictions {
+    /// `way` leads to the inventory thread.
+    pub(in crate::core) fn new(way: Producer<CoreMessage>, now: MonotonicNs) -> Self {
+        Self {
+            rows: ArrayVec::new(),
+            last: EvictionNumber::default(),
+            conditions: [None; Condition::ALL.len()],
+            before: [None; Condition::ALL.len()],
+            begun: now,
+            way,
+            is_changed: false,
+            has_left_out: false,
+        }
+    }
+
+    /// Reads what [`Self::write`] wrote. Allocates. Nothing where nothing can be read.
+    pub(in crate::core) fn read(kept: &Kept) -> Option<Past> {
+        let bytes = kept.bytes();
+        if bytes.is_empty() { Some(Past::default()) } else { postcard::from_bytes(&bytes).ok() }
+    }
+
+    /// Goes on with what an earlier core left.
+    fn resume(&mut self, past: &Past, now: MonotonicNs) {
+        let (evictions, conditions) = past;
+        for eviction in evictions.iter().take(MOST_EVICTIONS) {
+            self.last = self.last.max(eviction.number);
+            if self.rows.iter().all(|row| row.eviction.number != eviction.number) && !self.rows.is_full() {
+                self.rows.push(Row { eviction: *eviction, named: Named::default(), since: now });
+            }
+        }
+        for (place, state) in self.conditions.iter_mut().zip(conditions) {
+            *place = place.or(state.map(|state| (state, Named::default())));
+        }
+        self.is_changed = true;
+    }
+
+    fn write(&mut self, kept: &mut Kept) {
+        if core::mem::take(&mut self.is_changed) {
+            let evictions: ArrayVec<Eviction, MOST_EVICTIONS> = self.rows.iter().map(|row| row.eviction).collect();
+            let conditions = self.conditions.map(|condition| condition.map(|(state, _)| state));
+            kept.write(|room| postcard::to_slice(&(evictions.as_slice(), conditions), room).ok().map(|it| it.len()));
+        }
+    }
+
+    /// An eviction is decided. One of the same pod that is not over is the same one.
+    fn decide(&mut self, new: Eviction, now: MonotonicNs) {
+        let is_same = |row: &&mut Row| row.eviction.uid == new.uid && !row.eviction.step.is_over();
+        if let Some(row) = self.rows.iter_mut().find(is_same) {
+            row.since = now;
+            return;
+        }
+        self.rows.retain(|row| row.eviction.uid != new.uid || row.eviction.step != EvictionStep::GivenUp);
+        if self.rows.is_full() {
+            let over = self.rows.iter().position(|row| row.eviction.step.is_over());
+            self.rows.remove(over.unwrap_or(0));
+            self.has_left_out = true;
+        }
+        self.last = self.last.next(now);
+        self.rows.push(Row { eviction: Eviction { number: self.last, ..new }, named: Named::default(), since: now });
+        self.is_changed = true;
+    }
+
+    /// An eviction has come so far. None goes back.
+    fn reach(&mut self, cgroup: CgroupId, step: EvictionStep, now: MonotonicNs) {
+        let is_meant = |row: &&mut Row| row.eviction.cgroup == cgroup && row.eviction.step < step;
+        // The newest: of two of one cgroup the earlier is over.
+        if let Some(row) = self.rows.iter_mut().rev().find(is_meant) {
+            (row.eviction.step, row.named, row.since) = (step, Named::default(), now);
+            self.is_changed = true;
+        }
+    }
+
+    /// Whether an eviction is followed.
+    fn is_any(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
+    /// Another services has what is on the disk, and nothing of what its predecessor was named and had not written.
+    fn name_again(&mut self) {
+        let conditions = self.conditions.iter_mut().flatten().map(|(_, named)| named);
+        let all = self.rows.iter_mut().map(|row| &mut row.named).chain(conditions);
+        all.filter(|named| named.is_durable != Some(true)).for_each(|named| *named = Named::default());
+    }
+
+    /// What services answered.
+    fn acknowledge(&mut self, Receipt { of, is_durable }: Receipt) {
+        match of {
+            ReceiptOf::Eviction(number, step) => {
+                let is_meant = |row: &&mut Row| row.eviction.number == number && row.eviction.step == step;
+                if let Some(row) = self.rows.iter_mut().find(is_meant) {
+                    row.named.is_durable = Some(is_durable);
+                }
+            }
+            ReceiptOf::Condition(state) => {
+                let place = &mut self.conditions[state.condition as usize];
+                if let Some((_, named)) = place.as_mut().filter(|(known, _)| *known == state) {
+                    named.is_durable = Some(is_durable);
+                }
+            }
+        }
+    }
+
+    /// What a condition is now, and whether a threshold behind it is crossed.
+    fn conclude(&mut self, condition: Condition, is_true: bool, is_crossed: bool, now: MonotonicNs) {
+        let place = &mut self.conditions[condition as usize];
+        let before = self.before[condition as usize];
+        if place.is_none() && before.is_none() && now.since(self.begun) < BEFORE {
+            return;
+        }
+        let known = place.map(|(state, _)| state).or(before).filter(|state| state.is_true == is_true);
+        let state = known.unwrap_or_else(|| ConditionState {
+            condition,
+            is_true,
+            since: now,
+            wall_ms: wall_ms(),
+            observed: None,
+        });
+        let observed = match (is_crossed, is_true) {
+            (true, _) => None,
+            (false, true) => state.observed.or(Some(now)),
+            (false, false) => state.observed,
+        };
+        let state = ConditionState { observed, ..state };
+        if place.is_none_or(|(known, _)| known != state) {
+            *place = Some((state, Named::default()));
+            self.is_changed = true;
+        }
+    }
+
+    /// Hands over what is due, as far as there is room, and forgets what is over and durable.
+    fn hand_over(&mut self, handle: &InventoryHandle, now: MonotonicNs) {
+        let mut is_any = false;
+        for row in self.rows.iter_mut().filter(|row| row.named.is_due(now)) {
+            if self.way.push(CoreMessage::Eviction(row.eviction)).is_ok() {
+                row.named.handed_over(now);
+                is_any = true;
+            }
+        }
+        for (state, named) in self.conditions.iter_mut().flatten().filter(|(_, named)| named.is_due(now)) {
+            if self.way.push(CoreMessage::Condition(*state)).is_ok() {
+                named.handed_over(now);
+                is_any = true;
+            }
+        }
+        if is_any {
+            handle.request(Request::Inform);
+        }
+        let before = self.rows.len();
+        // A pod that was given up may still end.
+        self.rows.retain(|row| row.named.is_durable != Some(true) || row.eviction.step != EvictionStep::Verified);
+        self.is_changed |= self.rows.len() != before;
+    }
+}
+
+/// A count, or bytes, as messages have it; what does not fit is the most that does.
+fn whole(amount: Amount) -> i64 {
+    let whole = amount.rounded_up();
+    i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// Why a pod is evicted for a disk.
+pub(super) fn of_disk(cause: DiskCause) -> EvictionCause {
+    match cause {
+        DiskCause::Threshold { signal, available, threshold } => {
+            EvictionCause::Threshold { signal, threshold: whole(threshold), available: whole(available) }
+        }
+        DiskCause::Limit { on, limit } => EvictionCause::Limit { on, limit: limit.to_bytes() },
+    }
+}
+
+/// What is decided about a pod.
+pub(super) struct Decided {
+    pub(super) key: Key,
+    pub(super) cause: EvictionCause,
+    pub(super) is_soft: bool,
+    pub(super) grace: Duration,
+    pub(super) used: Option<Bytes>,
+}
+
+impl Watch {
+    /// Goes on with what an earlier core left: a pod that was asked to end has the rest of its time. What was to be killed at
+    /// once and was not is decided about again, and is the same eviction then.
+    pub(super) fn resume_evictions(&mut self, now: MonotonicNs) {
+        let Some(enforcer) = &mut self.enforcement.enforcer else { return };
+        self.evictions.resume(&enforcer.evicted, now);
+        for Row { eviction, .. } in &self.evictions.rows {
+            let Eviction { cgroup, step, grace_seconds, decided, .. } = *eviction;
+            let grace = Duration::from_secs(grace_seconds.into());
+            let table = &mut self.workloads.table;
+            if step == EvictionStep::Decided
+                && !grace.is_zero()
+                && let Some(workload) = table.of(&[Some(cgroup)]).and_then(|key| table.get(key))
+                && workload.termination == Termination::Stays
+            {
+                // Whether it was asked is not known: it may be once more.
+                let _ = enforcer.workers.kill.submit(Job::Terminate(Arc::clone(&workload.facts.handle)));
+                table.set_termination(cgroup, Termination::Asked(decided.after(grace), 0));
+            }
+        }
+        self.write_evictions();
+    }
+
+    /// Why a pod is evicted by the plan, whether that is soft, and what of what is short it takes; absent where the plan does
+    /// not have it.
+    pub(super) fn cause_in_plan(&self, key: Key, why: Why) -> Option<(EvictionCause, bool)> {
+        let Plan { scope, thresholds, .. } = &self.engine.plan;
+        match why {
+            Why::Threshold(index) => {
+                let threshold = self.engine.policy.thresholds_in(*scope).get(index as usize)?;
+                let status = thresholds.iter().find(|status| status.why == why)?;
+                let (at, available) = (whole(status.at), whole(status.available));
+                let cause = EvictionCause::Threshold { signal: threshold.signal, threshold: at, available };
+                Some((cause, !threshold.is_hard()))
+            }
+            Why::Swap => {
+                let is_soft = self.engine.policy.swap.is_some_and(|swap| !swap.grace.is_zero());
+                Some((EvictionCause::Swap, is_soft))
+            }
+            Why::Limit(limit) => {
+                let storage = self.workloads.table.get(key)?.storage.as_deref()?;
+                Some((of_disk(limit_of(limit, storage)?), false))
+            }
+        }
+    }
+
+    /// Writes down that a pod is evicted, before anything is done to it. Of a cgroup that is none there is nothing to name.
+    pub(super) fn decide_eviction(&mut self, decided: &Decided, now: MonotonicNs) {
+        let Decided { key, cause, is_soft, grace, used } = *decided;
+        let Some(uid) = self.workloads.table.get(key).and_then(|workload| workload.facts.pod).map(|pod| pod.uid) else {
+            return;
+        };
+        let eviction = Eviction {
+            number: EvictionNumber::default(),
+            uid,
+            cgroup: key.id,
+            step: EvictionStep::Decided,
+            cause,
+            is_soft,
+            grace_seconds: u32::try_from(grace.as_secs()).unwrap_or(u32::MAX),
+            used,
+            decided: now,
+            wall_ms: wall_ms(),
+        };
+        self.evictions.decide(eviction, now);
+        self.write_evictions();
+    }
+
+    /// An eviction has come so far, if the cgroup is that of one.
+    pub(super) fn reach(&mut self, cgroup: CgroupId, step: EvictionStep, now: MonotonicNs) {
+        self.evictions.reach(cgroup, step, now);
+        self.write_evictions();
+    }
+
+    /// The cgroup is gone, if no workload is in the table that is the same.
+    pub(super) fn left_table(&mut self, cgroup: CgroupId) {
+        if self.evictions.is_any() && self.workloads.table.of(&[Some(cgroup)]).is_none() {
+            self.reach(cgroup, EvictionStep::Verified, monotonic());
+        }
+    }
+
+    /// Asks the kernel about each that may still end: a pod may end by itself, and what became of it before this core began
+    /// comes by no event.
+    pub(super) fn follow_evictions(&mut self, now: MonotonicNs) {
+        let mut reached = ArrayVec::<(CgroupId, EvictionStep), MOST_EVICTIONS>::new();
+        let table = &self.workloads.table;
+        self.evictions.rows.retain(|row| {
+            let Eviction { cgroup, step, .. } = row.eviction;
+            let workload = table.of(&[Some(cgroup)]).and_then(|key| table.get(key));
+            let is_left = workload.is_none_or(|workload| workload.termination == Termination::Stays);
+            if step < EvictionStep::Verified && workload.is_some_and(|it| it.facts.handle.populated() == Ok(false)) {
+                reached.push((cgroup, EvictionStep::Verified));
+            } else if !step.is_over() && is_left && now.since(row.since) >= PATIENCE {
+                reached.push((cgroup, EvictionStep::GivenUp));
+            }
+            // One that was given up and is not waited for any more lives on, as any other pod.
+            step != EvictionStep::GivenUp || !is_left || row.named.is_durable != Some(true)
+        });
+        for (cgroup, step) in reached {
+            self.reach(cgroup, step, now);
+        }
+    }
+
+    /// A condition of the node as it follows from the last decision.
+    pub(super) fn conclude(&mut self, condition: Condition, is_true: bool, is_crossed: bool, now: MonotonicNs) {
+        if self.enforcement.acts() {
+            self.evictions.conclude(condition, is_true, is_crossed, now);
+        }
+    }
+
+    /// What a condition was before this core, as services says. It is taken in once, and holds for what is left of its
+    /// transition period: of one that was crossed until then, all of it.
+    pub(super) fn take_before(&mut self, state: ConditionState, now: MonotonicNs) {
+        // Each services begins with it.
+        self.evictions.name_again();
+        let ConditionState { condition, is_true, observed, .. } = state;
+        let place = &mut self.evictions.before[condition as usize];
+        if place.is_some() || self.evictions.conditions[condition as usize].is_some() {
+            return;
+        }
+        *place = Some(state);
+        let observed = if is_true { observed.unwrap_or(now) } else { return };
+        let state = match condition {
+            Condition::DiskPressure => self.disks.state_mut(),
+            Condition::MemoryPressure | Condition::PidPressure => &mut self.engine.state,
+        };
+        state.take_observed(condition, observed.min(now));
+    }
+
+    /// Takes in what services answered.
+    pub(super) fn acknowledge(&mut self, receipt: Receipt) {
+        self.evictions.acknowledge(receipt);
+    }
+
+    /// Writes down what has changed, and hands over what is due.
+    pub(super) fn name_evictions(&mut self, now: MonotonicNs) {
+        if self.enforcement.enforcer.is_some() {
+            self.evictions.hand_over(&self.workloads.handle, now);
+            self.write_evictions();
+        }
+        if core::mem::take(&mut self.evictions.has_left_out) {
+            let what = "name more evictions to services, which does not acknowledge those before";
+            self.reporting.send(HealthRecord::Failed { what, errno: None });
+        }
+    }
+
+    fn write_evictions(&mut self) {
+        if let Some(enforcer) = &mut self.enforcement.enforcer {
+            self.evictions.write(&mut enforcer.evictions);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+use super::super::testing::{SLICE, Scene, slice_policy};
+use super::*;
+use crate::core::inventory::News;
+use crate::core::watch::Disks;
+use crate::record::Record;
+use plimsoll_inventory::{DiskReading, DiskRole, Facts, Pod, Room, Update};
+use plimsoll_node::cgroup::Handle;
+use plimsoll_policy::Uid;
+use plimsoll_policy::kubelet::{QosClass, Signal};
+use plimsoll_state::KEPT_MOST;
+
+use EvictionStep::{Decided as Begun, GivenUp, Killed, Verified};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pod(uid: u128) -> Pod {
+    Pod {
+        uid: Uid(uid),
+        qos: QosClass::Burstable,
+        protected: None,
+        memory_request: Bytes::ZERO,
+        grace_seconds: Some(30),
+        daemon_set: None,
+        serves_others: false,
+    }
+}
+
+/// A pod that takes most of the slice, which is short.
+fn hog(scene: &mut Scene) -> Arc<Handle> {
+    scene.cgroup("hog", 90);
+    let facts = scene.facts("hog");
+    let handle = Arc::clone(&facts.handle);
+    scene.update(Update::Workload(0, Facts { pod: Some(pod(1)), ..facts }));
+    scene.uses("slice", SLICE - 1);
+    handle
+}
+
+/// A threshold that gives the pod its time.
+fn soft() -> plimsoll_policy::Config {
+    let mut policy = slice_policy(10);
+    policy.slices[0].thresholds[0].grace = Duration::from_nanos(1);
+    policy.max_pod_grace_seconds = 30;
+    policy
+}
+
+/// What is handed over at `now`.
+fn named(scene: &mut Scene, now: MonotonicNs) -> Vec<(u64, EvictionStep)> {
+    scene.watch.name_evictions(now);
+    let mut named = Vec::new();
+    while let Ok(message) = scene.informed.pop() {
+        if let CoreMessage::Eviction(eviction) = message {
+            named.push((eviction.number.0, eviction.step));
+        }
+    }
+    named
+}
+
+fn past(scene: &Scene) -> Past {
+    let enforcer = scene.watch.enforcement.enforcer.as_ref().expect("it acts");
+    Evictions::read(&enforcer.evictions).expect("it can be read")
+}
+
+fn steps(scene: &Scene) -> Vec<EvictionStep> {
+    past(scene).0.iter().map(|eviction| eviction.step).collect()
+}
+
+fn acknowledge(scene: &mut Scene, number: u64, step: EvictionStep, is_durable: bool) {
+    let of = ReceiptOf::Eviction(EvictionNumber(number), step);
+    scene.receive(News::Receipt(Receipt { of, is_durable }));
+}
+
+#[test]
+fn a_pod_is_named_from_the_decision_to_its_end_and_again_until_that_is_on_a_disk() {
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.decide();
+    let (evictions, _) = past(&scene);
+    let [eviction] = evictions[..] else { panic!("it is written before the kill is done: {evictions:?}") };
+    assert_eq!((eviction.uid, eviction.used, eviction.grace_seconds), (Uid(1), Some(Bytes::mib(90)), 0));
+    let (threshold, available) = (10 << 20, 1 << 20);
+    let signal = Signal::MemoryAvailable;
+    assert_eq!(eviction.cause, EvictionCause::Threshold { signal, threshold, available });
+    assert!(!eviction.is_soft && eviction.wall_ms > 0 && eviction.number.0 > 0);
+    let number = eviction.number.0;
+    scene.settle();
+    assert_eq!(steps(&scene), [Killed]);
+    scene.write("hog", "cgroup.events", "populated 0\n");
+    scene.follow_up(monotonic());
+    let now = monotonic();
+    assert_eq!(named(&mut scene, now), [(number, Verified)]);
+    assert_eq!(named(&mut scene, now.after(SECOND / 2)), []);
+    assert_eq!(named(&mut scene, now.after(SECOND)), [(number, Verified)]);
+    assert_eq!(named(&mut scene, now.after(2 * SECOND)), [], "ever less often");
+    acknowledge(&mut scene, number, Killed, true);
+    assert_eq!(named(&mut scene, now.after(3 * SECOND)), [(number, Verified)], "that was another step");
+    acknowledge(&mut scene, number, Verified, false);
+    assert_eq!(named(&mut scene, now.after(40 * SECOND)), []);
+    assert_eq!(named(&mut scene, now.after(63 * SECOND)), [(number, Verified)], "it is in memory alone");
+    acknowledge(&mut scene, number, Verified, true);
+    assert_eq!(named(&mut scene, now.after(1000 * SECOND)), []);
+    assert_eq!(past(&scene).0, []);
+}
+
+#[test]
+fn what_is_no_pod_and_what_an_agent_in_shadow_would_evict_is_not_named() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("batch", 90);
+    scene.joins(0, "batch");
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(scene.text("batch", "cgroup.kill"), "1");
+    assert_eq!((named(&mut scene, monotonic()), past(&scene).0), (vec![], vec![]));
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.receive(News::KillSwitch(true));
+    scene.sample();
+    assert_eq!((named(&mut scene, monotonic()), past(&scene).0), (vec![], vec![]));
+}
+
+#[test]
+fn the_next_core_goes_on_with_the_same_number_and_takes_no_decision_twice() {
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.decide();
+    let before = past(&scene);
+    let number = before.0[0].number;
+    // The core is killed before its workers did anything.
+    let mut next = Scene::new(10);
+    let handle = hog(&mut next);
+    let mut left = before.clone();
+    left.0[0].cgroup = handle.id();
+    next.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = left;
+    next.watch.resume_evictions(monotonic());
+    assert_eq!(steps(&next), [Begun]);
+    next.sample();
+    let (evictions, _) = past(&next);
+    assert!(evictions.len() == 1 && evictions[0].number == number && evictions[0].step == Killed, "{evictions:?}");
+    // What is decided later has a later number.
+    next.write("hog", "cgroup.events", "populated 0\n");
+    next.follow_up(monotonic());
+    next.watch.evictions.decide(Eviction { uid: Uid(2), ..evictions[0] }, monotonic());
+    assert!(next.watch.evictions.rows[1].eviction.number > number);
+}
+
+#[test]
+fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
+    let mut scene = Scene::with(soft());
+    let handle = hog(&mut scene);
+    scene.sample();
+    scene.sample();
+    let (evictions, _) = past(&scene);
+    let [eviction] = evictions[..] else { panic!("{evictions:?}") };
+    assert_eq!((eviction.step, eviction.is_soft, eviction.grace_seconds), (Begun, true, 30));
+    assert!(matches!(scene.termination(0, &handle), Some(Termination::Asked(..))));
+    let mut next = Scene::with(soft());
+    let handle = hog(&mut next);
+    let decided = MonotonicNs(monotonic().0.saturating_sub(29_000_000_000));
+    let left = Eviction { cgroup: handle.id(), decided, ..eviction };
+    next.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = (vec![left], Default::default());
+    next.watch.resume_evictions(monotonic());
+    assert_eq!(next.termination(0, &handle), Some(Termination::Asked(decided.after(30 * SECOND), 0)));
+    next.follow_up(monotonic());
+    assert_eq!(next.text("hog", "cgroup.kill"), "");
+    next.follow_up(monotonic().after(2 * SECOND));
+    assert_eq!(next.text("hog", "cgroup.kill"), "1");
+}
+
+#[test]
+fn a_pod_that_ends_by_itself_or_whose_cgroup_is_gone_has_ended() {
+    for is_removed in [false, true] {
+        let mut scene = Scene::with(soft());
+        hog(&mut scene);
+        scene.sample();
+        scene.sample();
+        assert_eq!(steps(&scene), [Begun]);
+        if is_removed {
+            scene.update(Update::Gone(0));
+        } else {
+            scene.write("hog", "cgroup.events", "populated 0\n");
+            scene.watch.follow_evictions(monotonic());
+        }
+        assert_eq!(steps(&scene), [Verified], "{is_removed}");
+    }
+}
+
+#[test]
+fn one_that_is_not_followed_up_is_given_up_and_forgotten_once_that_is_on_a_disk() {
+    let mut scene = Scene::with(soft());
+    hog(&mut scene);
+    scene.sample();
+    scene.sample();
+    let number = past(&scene).0[0].number.0;
+    scene.receive(News::KillSwitch(true));
+    scene.watch.follow_evictions(monotonic().after(PATIENCE / 2));
+    assert_eq!(steps(&scene), [Begun]);
+    let now = monotonic().after(PATIENCE);
+    scene.watch.follow_evictions(now);
+    assert_eq!(named(&mut scene, now), [(number, GivenUp)]);
+    acknowledge(&mut scene, number, GivenUp, true);
+    scene.watch.follow_evictions(now);
+    assert!(!scene.watch.evictions.is_any());
+    scene.receive(News::KillSwitch(false));
+    scene.sample();
+    let (evictions, _) = past(&scene);
+    assert!(evictions.len() == 1 && evictions[0].number.0 > number, "it is another decision: {evictions:?}");
+}
+
+#[test]
+fn a_victim_that_does_not_end_is_given_up_and_has_ended_once_it_does() {
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.sample();
+    scene.end_patience();
+    assert_eq!(steps(&scene), [GivenUp]);
+    let number = past(&scene).0[0].number.0;
+    named(&mut scene, monotonic());
+    acknowledge(&mut scene, number, GivenUp, true);
+    scene.watch.follow_evictions(monotonic());
+    assert!(scene.watch.evictions.is_any(), "it may still end");
+    scene.write("hog", "cgroup.events", "populated 0\n");
+    scene.follow_up(monotonic());
+    assert_eq!(steps(&scene), [Verified]);
+}
+
+#[test]
+fn as_many_as_there_can_be_fit_the_file_and_one_more_is_reported() {
+    let mut scene = Scene::new(10);
+    let most = Eviction {
+        number: EvictionNumber(u64::MAX >> 1),
+        uid: Uid(u128::MAX),
+        cgroup: CgroupId(u64::MAX),
+        step: Begun,
+        cause: EvictionCause::Threshold { signal: Signal::PidAvailable, threshold: i64::MIN, available: i64::MIN },
+        is_soft: true,
+        grace_seconds: u32::MAX,
+        used: Some(Bytes(u64::MAX)),
+        decided: MonotonicNs(u64::MAX),
+        wall_ms: u64::MAX,
+    };
+    let state = ConditionState {
+        condition: Condition::PidPressure,
+        is_true: true,
+        since: MonotonicNs(u64::MAX),
+        wall_ms: u64::MAX,
+        observed: Some(MonotonicNs(u64::MAX)),
+    };
+    let longest = (vec![Eviction { number: EvictionNumber(u64::MAX), ..most }; MOST_EVICTIONS], [Some(state); 3]);
+    let mut room = [0; KEPT_MOST];
+    postcard::to_slice(&longest, &mut room).expect("it fits");
+    for number in 0..=MOST_EVICTIONS {
+        let uid = Uid(number as u128);
+        scene.watch.evictions.decide(Eviction { uid, ..most }, MonotonicNs(1));
+    }
+    scene.frames();
+    scene.watch.name_evictions(monotonic());
+    scene.watch.name_evictions(monotonic());
+    scene.watch.reporting.publish();
+    assert_eq!(scene.frames().iter().filter(|frame| matches!(Record::read(frame), Some(Record::Health(_)))).count(), 1);
+    let (evictions, _) = past(&scene);
+    assert!(evictions.len() == MOST_EVICTIONS && evictions[0].uid == Uid(1), "the oldest went");
+}
+
+fn said(condition: Condition, is_true: bool, observed: Option<MonotonicNs>) -> ConditionState {
+    ConditionState { condition, is_true, since: MonotonicNs(7), wall_ms: 9, observed }
+}
+
+fn conditions(scene: &mut Scene) -> Vec<ConditionState> {
+    scene.watch.name_evictions(monotonic());
+    let mut states = Vec::new();
+    while let Ok(message) = scene.informed.pop() {
+        if let CoreMessage::Condition(state) = message {
+            states.push(state);
+        }
+    }
+    states
+}
+
+#[test]
+fn a_condition_is_named_when_it_changes_and_when_what_is_behind_it_is_over() {
+    let mut scene = Scene::new(1);
+    let conclude = |scene: &mut Scene, is_true, is_crossed, at| {
+        scene.watch.conclude(Condition::MemoryPressure, is_true, is_crossed, MonotonicNs(at));
+        conditions(scene)
+    };
+    let begun = scene.watch.evictions.begun.0;
+    assert_eq!(conclude(&mut scene, false, false, begun), [], "what it was is not known yet");
+    scene.receive(News::Condition(said(Condition::MemoryPressure, false, None)));
+    let named: Vec<_> =
+        [(false, false), (true, true), (true, true), (true, false), (true, false), (true, true), (false, false)]
+            .into_iter()
+            .zip(0..)
+            .map(|((is_true, is_crossed), at)| {
+                let named = conclude(&mut scene, is_true, is_crossed, begun + at);
+                named
+                    .first()
+                    .map(|state| (state.is_true, state.since.0 - begun.min(state.since.0), state.observed.is_some()))
+            })
+            .collect();
+    let (first, last) = (Some((false, 0, false)), Some((false, 6, false)));
+    let expected = [first, Some((true, 1, false)), None, Some((true, 1, true)), None, Some((true, 1, false)), last];
+    assert_eq!(named, expected);
+    scene.receive(News::KillSwitch(true));
+    assert_eq!(conclude(&mut scene, true, true, begun + 9), [], "an agent that shadows has nothing to say");
+}
+
+#[test]
+fn a_condition_holds_for_what_is_left_of_its_period_without_what_the_core_kept() {
+    let text =
+        "evictionHard: {nodefs.available: \"100\", memory.available: \"1\"}\nevictionPressureTransitionPeriod: 1m\n";
+    let configuration = plimsoll_config::parse(text, "f").expect("in order");
+    for (ago, holds) in [(30, true), (90, false)] {
+        let mut scene = Scene::with(configuration.policy.clone());
+        scene.watch.disks = Disks::new(configuration.disk_policy());
+        let observed = MonotonicNs(monotonic().0.saturating_sub(ago * 1_000_000_000));
+        for condition in [Condition::MemoryPressure, Condition::DiskPressure] {
+            scene.receive(News::Condition(said(condition, true, Some(observed))));
+        }
+        let room = Some(Room { left: 900, all: 1000 });
+        let reading = DiskReading { role: DiskRole::Node, bytes: room, inodes: None, at: monotonic(), layout: None };
+        scene.receive(News::Disk(reading));
+        scene.turn(&[], Duration::ZERO);
+        scene.sample();
+        assert_eq!(scene.watch.disks.reported_pressure(), Some(holds), "{ago}");
+        assert_eq!(scene.watch.engine.plan.conditions.has(Condition::MemoryPressure), holds, "{ago}");
+        for condition in [Condition::MemoryPressure, Condition::DiskPressure] {
+            let (state, _) = scene.watch.evictions.conditions[condition as usize].expect("it is concluded");
+            // Where it holds it began before this core.
+            assert_eq!((state.is_true, state.since == MonotonicNs(7)), (holds, holds), "{ago}");
+        }
+    }
+}
+
+#[test]
+fn another_services_is_named_at_once_what_its_predecessor_had_not_written() {
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.sample();
+    let now = monotonic();
+    assert_eq!(named(&mut scene, now).len(), 1);
+    assert_eq!(named(&mut scene, now), []);
+    scene.receive(News::Condition(said(Condition::MemoryPressure, false, None)));
+    assert_eq!(named(&mut scene, now).len(), 1);
+}
