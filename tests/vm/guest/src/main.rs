@@ -21,6 +21,7 @@ mod counter_tests;
 mod cri;
 mod demo;
 mod disks_tests;
+mod eviction_tests;
 mod hog;
 mod hog_tests;
 mod hostile_bpf_tests;

@@ -1,0 +1,124 @@
+//! Evictions of pods outlive every process of the agent: each is finished, taken once, and in the journal once.
+
+use crate::agent::{Agent, tail};
+use crate::cgroup::Cgroup;
+use crate::hog_tests::{Hog, guest};
+use crate::machine::wait_for;
+use crate::pods_tests::{FACTS, Pod, write_facts};
+use crate::scenarios_of_death::{KILL_POINT, TRIES, grown, has_reached};
+use crate::scene::{PATIENCE, Scene, held};
+use anyhow::{Context as _, Result, ensure};
+use plimsoll_node::boot::BootId;
+use plimsoll_state::durable::{Eviction, Moment, Progress, Store};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+/// Where services keeps them.
+const JOURNAL: &str = "/var/lib/plimsoll/journal";
+/// A copy of it, since one process at a time has it open.
+const COPY: &str = "/run/journal";
+
+/// The steps at which all processes die, and whether the decision is the one from before, as no process is left to decide
+/// about again.
+const STEPS: [(&str, bool); 3] = [("kill-intent-written", false), ("kill-written", true), ("victim-emptied", true)];
+
+/// All processes of the agent are killed at once at a step of an eviction, and started again: the pod ends, the journal has
+/// its eviction once and as one that has ended, and what is started in the pod later is left alone.
+pub(crate) fn outlive_all_processes() -> Result<()> {
+    let mut number = 0;
+    for (step, is_from_before) in STEPS {
+        let mut is_reached = false;
+        for _ in 0..TRIES {
+            number += 1;
+            is_reached = die_at(step, is_from_before, number).with_context(|| format!("all killed at {step}"))?;
+            if is_reached {
+                break;
+            }
+        }
+        ensure!(is_reached, "{step} was not reached in {TRIES} rounds");
+    }
+    Ok(())
+}
+
+/// One round with a pod of this number. Gives whether the step was reached.
+fn die_at(step: &str, is_from_before: bool, number: u8) -> Result<bool> {
+    let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
+    write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
+    let mut scene = Scene::set_with(96, |settings| {
+        settings.pod_facts = Some(FACTS.into());
+        settings.environment.push((KILL_POINT, format!("{step}:all")));
+    })?;
+    let known = |scene: &Scene| {
+        wait_for("the pod is known", PATIENCE, || Ok(scene.agent.text().contains("1 pods are known")))
+            .with_context(|| tail(&scene.agent.text()))
+    };
+    known(&scene)?;
+    let mut hog = Hog::start("anon", pod.container.path(), grown()?, &["--hold", "120"])?;
+    wait_for("the kill point is reached, or the pod is dead", PATIENCE, || {
+        Ok(has_reached(&scene, step) || hog.child.try_wait()?.is_some())
+    })
+    .with_context(|| tail(&scene.agent.text()))?;
+    // Steps after its death come a moment later.
+    let _ = wait_for("the kill point is reached", Duration::from_secs(4), || Ok(has_reached(&scene, step)));
+    if !has_reached(&scene, step) {
+        scene.expect_dead(&mut hog.child, &pod.cgroup)?;
+        scene.end()?;
+        return Ok(false);
+    }
+    let cgroup = scene.settings.cgroup()?;
+    scene.agent.wait_end(PATIENCE)?;
+    wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
+    let died = Moment::now();
+    scene.settings.environment.clear();
+    scene.agent = Agent::start(&scene.settings)?;
+    known(&scene)?;
+    scene.expect_dead(&mut hog.child, &pod.cgroup)?;
+    let uid = pod.facts["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let mut found = Vec::new();
+    let ended = wait_for("the journal has that it has ended", PATIENCE, || {
+        found = kept(&uid)?;
+        Ok(found.iter().any(|eviction| eviction.progress == Progress::Verified))
+    });
+    ended.with_context(|| format!("the journal has {found:?}; the log ends with: {}", tail(&scene.agent.text())))?;
+    ensure!(found.len() == 1, "the journal has it more than once: {found:?}");
+    let eviction = &found[0];
+    let has_figures = eviction.figures.threshold.is_some() && eviction.figures.available < eviction.figures.threshold;
+    ensure!(has_figures && eviction.number > 0 && eviction.pod.name == format!("pod-{number}"), "{eviction:?}");
+    ensure!(!is_from_before || eviction.decided.boot_ms < died.boot_ms, "it was decided again: {eviction:?}, {died:?}");
+    spared(&mut scene, &pod)?;
+    ensure!(kept(&uid)? == found, "the journal has changed: {:?}", kept(&uid)?);
+    ensure!(held().is_empty(), "held: {}", held().join(", "));
+    scene.end()?;
+    Ok(true)
+}
+
+/// What is started in the pod later, as the kubelet does, lives.
+fn spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
+    let again = Cgroup::create(&format!("{}/cri-containerd-{:064x}.scope", pod.cgroup.name(), 0xbeef))?;
+    let mut newcomer = guest().args(["idle", "--mib", "4", "--cgroup"]).arg(again.path()).spawn()?;
+    std::thread::sleep(Duration::from_secs(2));
+    let ended = newcomer.try_wait()?;
+    ensure!(ended.is_none(), "what was started in the pod later died: {ended:?}: {}", tail(&scene.agent.text()));
+    newcomer.kill()?;
+    newcomer.wait()?;
+    Ok(())
+}
+
+/// The evictions of this pod that the journal has.
+fn kept(uid: &str) -> Result<Vec<Eviction>> {
+    if fs::exists(COPY)? {
+        fs::remove_dir_all(COPY)?;
+    }
+    fs::create_dir(COPY)?;
+    fs::set_permissions(COPY, fs::Permissions::from_mode(0o700))?;
+    for file in fs::read_dir(JOURNAL)? {
+        let file = file?;
+        let copy = format!("{COPY}/{}", file.file_name().to_string_lossy());
+        fs::write(&copy, fs::read(file.path())?)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o600))?;
+    }
+    let opened = Store::open(COPY.as_ref(), BootId::read()?)?;
+    Ok(opened.store.evictions().into_iter().filter(|eviction| eviction.pod.uid == uid).collect())
+}
