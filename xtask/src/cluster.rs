@@ -79,11 +79,20 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs `work` beside a control plane of its own in this folder, with a kubeconfig that has every right. The control
-/// plane ends before this returns, and with this process where that is killed; its logs stay.
-pub(crate) fn beside<T>(folder: PathBuf, work: impl FnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+/// What [`beside`] needs.
+pub(crate) fn needs_beside(with_node: bool) -> anyhow::Result<Vec<Need>> {
+    needs(&Arguments { action: Action::Up { node: with_node } })
+}
+
+/// Runs `work` beside a control plane of its own in this folder, and a node where that is asked for, with a kubeconfig that
+/// has every right. All of it ends before this returns, and with this process where that is killed; its logs stay.
+pub(crate) fn beside<T>(
+    folder: PathBuf,
+    with_node: bool,
+    work: impl FnOnce(&Path) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let plane = ControlPlane::guarded(folder)?;
-    plane.up(false)?;
+    plane.up(with_node)?;
     let done = work(&plane.kubeconfig());
     plane.end()?;
     done

@@ -93,13 +93,7 @@ fn gate(kernels: &[&'static str]) -> Vec<Group> {
             needs: suite::node_needs,
             run: machines::gate_node,
         },
-        Group {
-            name: "cluster".into(),
-            minutes: 7,
-            kernels: Vec::new(),
-            needs: |_| Ok(vec![install::Need::Kubernetes]),
-            run: cluster::run,
-        },
+        Group { name: "cluster".into(), minutes: 7, kernels: Vec::new(), needs: cluster::needs, run: cluster::run },
     ]
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{Group, checks, machines, suite};
+use super::{Group, checks, cluster, machines, suite};
 use crate::kernels::SUITES;
 use crate::{install, revision, run};
 
@@ -42,6 +42,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
+            groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 30, cluster::run_with_node) });
         }
     }
     groups

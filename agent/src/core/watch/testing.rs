@@ -6,9 +6,8 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Evictions, Means, Parts, Reporting, Sampler, Signals, Stopping, Triggers,
-    Walking,
-    Watch, Workloads,
+    Arming, Disks, End, Enforcement, Enforcer, Evictions, Means, Parts, Reporting, Sampler, Signals, Stopping,
+    Triggers, Walking, Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;

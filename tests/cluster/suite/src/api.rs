@@ -94,6 +94,11 @@ impl Api {
         Ok(Self { tls: Arc::new(tls(&self.authority, None)?), token: Some(token.to_owned()), ..self.clone() })
     }
 
+    /// The server's port.
+    pub fn port(&self) -> Option<u16> {
+        self.address.rsplit_once(':')?.1.parse().ok()
+    }
+
     /// `path` begins with `/api` or `/apis` and may have a query; a body is absent where it is null.
     pub fn request(&self, method: &str, path: &str, format: Format, body: &Value) -> Result<Answer> {
         let body = if body.is_null() { String::new() } else { body.to_string() };

@@ -51,11 +51,24 @@ impl Cluster {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../agent/deploy/kustomize").join(name)
     }
 
-    /// Applies a folder of manifests.
+    /// Applies a folder of manifests of the checkout.
     pub fn install(&self, name: &str) -> Result<()> {
-        let folder = Self::manifests(name);
-        let folder = folder.to_str().context("the checkout's path is no UTF-8")?;
-        self.kubectl(&["apply", "--server-side", "--kustomize", folder]).map(drop)
+        self.apply(&Self::manifests(name))
+    }
+
+    /// Applies a folder of manifests.
+    pub fn apply(&self, folder: &Path) -> Result<()> {
+        self.kubectl(&["apply", "--server-side", "--kustomize", text(folder)?]).map(drop)
+    }
+
+    /// Removes what a folder of manifests has, and waits until it is gone.
+    pub fn remove(&self, folder: &Path) -> Result<()> {
+        self.kubectl(&["delete", "--ignore-not-found", "--kustomize", text(folder)?]).map(drop)
+    }
+
+    /// The port of its API server.
+    pub fn port(&self) -> Result<u16> {
+        self.api.port().context("the API server's address has no port")
     }
 
     /// Makes a node that is ready and has no kubelet.
@@ -93,6 +106,10 @@ impl Cluster {
         let answer = self.api.create(&path, &request)?.object()?;
         Ok(answer["status"]["token"].as_str().context("the answer has no token")?.to_owned())
     }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is no UTF-8", path.display()))
 }
 
 fn output(command: &mut Command) -> Result<String> {

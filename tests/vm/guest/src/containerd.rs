@@ -1,14 +1,15 @@
 //! containerd as tests use it: configured as a node's is, with an image of this very program, which sandboxes and
 //! containers run.
 
+use crate::agent::PROGRAM as AGENT;
 use crate::cri::Client;
 use crate::machine::{now_ns, wait_for};
+use crate::pod;
 use crate::scene::PATIENCE;
 use crate::suite::figure;
 use crate::systemd::{property, run, systemctl};
-use crate::pod;
 use anyhow::{Context as _, Result};
-use plimsoll_oci::{File, Image, Layer};
+use plimsoll_oci::{Agent, File, Image, Layer};
 use rustix::process::Pid;
 use std::fs;
 use std::path::Path;
@@ -78,6 +79,15 @@ pub(crate) fn import_archive(client: &Client, name: &str, archive: &[u8]) -> Res
     fs::remove_file(ARCHIVE)?;
     // It sees the image by an event.
     wait_for("CRI has the image", PATIENCE, || client.has_image(name))
+}
+
+/// Gives it the agent's image as it is shipped, of the agent that this machine has.
+pub(crate) fn import_agent(client: &Client) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let program = fs::read(AGENT).context("cannot read the agent")?;
+    let agent = Agent { architecture: "amd64", program: &program, sboms: Vec::new() };
+    let archive = plimsoll_oci::agent(version, &[agent], Layer::Plain)?;
+    import_archive(client, &format!("{}:{version}", plimsoll_oci::NAME), &archive)
 }
 
 /// Has it keep an image, as it does its own for sandboxes.

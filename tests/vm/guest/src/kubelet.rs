@@ -4,6 +4,7 @@
 //! the certificate authority.
 
 use crate::containerd::{self, Driver};
+use crate::pod_logs::PodLogs;
 use crate::systemd::{run, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
@@ -25,6 +26,8 @@ const CARD: &str = "eth0";
 const ADDRESS: &str = "10.0.2.15";
 /// Plugins of the container network are found here, by the package containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
+/// The namespace of the agents.
+const AGENTS: &str = "plimsoll";
 const NETWORK: &str = "/etc/cni/net.d/10-node.conflist";
 
 /// What becomes of the node.
@@ -38,16 +41,20 @@ pub(crate) struct Arguments {
     memory_available: String,
 }
 
-/// Starts all of a node, and stays until the machine is ended.
+/// Starts all of a node, and stays until the machine is ended, with the agent's log on the console.
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     ensure!(containerd::is_here(), "no containerd: this is for a machine with systemd and the package containerd");
     network().context("no network")?;
     configure_network()?;
-    containerd::start(Driver::Systemd)?;
+    let client = containerd::start(Driver::Systemd)?;
+    // No registry has it.
+    containerd::import_agent(&client)?;
     start(arguments)?;
     println!("the kubelet was started; this machine runs until it is ended");
+    let mut logs = PodLogs::of(AGENTS);
     loop {
-        std::thread::sleep(Duration::from_hours(1));
+        std::thread::sleep(Duration::from_secs(1));
+        logs.print_new();
     }
 }
 

@@ -42,6 +42,7 @@ mod node_surroundings_tests;
 mod node_tests;
 mod observer;
 mod pod;
+mod pod_logs;
 mod pod_tree;
 mod pods_tests;
 mod process_tests;

@@ -1,0 +1,74 @@
+//! What is installed, as an owner would change it: a kustomization of its own over the shipped one.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use plimsoll_cluster_suite::Cluster;
+
+/// This machine's loopback as the node reaches it (QEMU's user network). There are no services on the node, so that the
+/// address which a kubelet tells its pods leads nowhere.
+const HOST_FROM_NODE: &str = "10.0.2.2";
+/// The agent's configuration. Its threshold is far above the kubelet's own (100Mi), so that the kubelet never acts; the
+/// period is a short one, so that the condition is seen to end.
+const CONFIGURATION: &str = "
+evictionHard: {memory.available: 1200Mi}
+evictionPressureTransitionPeriod: 20s
+machine:
+  logFormat: json
+  cluster: {inCluster: true, taint: NoSchedule}
+";
+
+/// Over what is installed: the folder.
+pub(crate) fn of_agents(cluster: &Cluster) -> Result<PathBuf> {
+    let generator = "configMapGenerator:
+  - {name: plimsoll, namespace: plimsoll, behavior: replace, files: [plimsoll.yaml]}
+";
+    let folder = write(cluster, "base", ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator)?;
+    fs::write(folder.join("plimsoll.yaml"), CONFIGURATION)?;
+    Ok(folder)
+}
+
+/// Over what removes what is left of it: the folder.
+pub(crate) fn of_uninstall(cluster: &Cluster) -> Result<PathBuf> {
+    write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "")
+}
+
+/// Writes a kustomization over a shipped one that has one object with this version, kind, name and container reach the API
+/// server where it is; `more` is added to it.
+fn write(cluster: &Cluster, shipped: &str, object: [&str; 4], more: &str) -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(shipped);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let shipped = relative(&folder.canonicalize()?, &Cluster::manifests(shipped).canonicalize()?);
+    let [version, kind, name, container] = object;
+    let text = format!(
+        "apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [{}]
+{more}patches:
+  - patch: |
+      apiVersion: {version}
+      kind: {kind}
+      metadata: {{name: {name}, namespace: plimsoll}}
+      spec:
+        template:
+          spec:
+            containers:
+              - name: {container}
+                env:
+                  - {{name: KUBERNETES_SERVICE_HOST, value: {HOST_FROM_NODE}}}
+                  - {{name: KUBERNETES_SERVICE_PORT, value: \"{}\"}}
+",
+        shipped.display(),
+        cluster.port()?
+    );
+    fs::write(folder.join("kustomization.yaml"), text)?;
+    Ok(folder)
+}
+
+/// From a directory to another one; kustomize takes no absolute path.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let shared = from.components().zip(to.components()).take_while(|(one, other)| one == other).count();
+    let up = from.components().skip(shared).map(|_| Component::ParentDir);
+    up.chain(to.components().skip(shared)).collect()
+}
