@@ -78,7 +78,8 @@ fn recorded(cluster: &Cluster, name: &str) -> Result<()> {
         "{message}"
     );
     ensure!(
-        message.contains("was using ") && message.contains("request is 64Mi, has larger consumption of memory. "),
+        message.contains("Container main was using ")
+            && message.contains("request is 64Mi, has larger consumption of memory. "),
         "{message}"
     );
     let mut disrupted =
@@ -95,7 +96,10 @@ fn recorded(cluster: &Cluster, name: &str) -> Result<()> {
     ensure!(event["source"] == json!({"component": "plimsoll", "host": NODE}), "{event}");
     ensure!(event["message"] == message && event["type"] == "Warning", "{event}");
     let annotations = &event["metadata"]["annotations"];
-    ensure!(annotations["starved_resource"] == "memory" && annotations["offending_pod"] == name, "{annotations}");
+    ensure!(
+        annotations["starved_resource"] == "memory" && annotations["offending_containers"] == "main",
+        "{annotations}"
+    );
     Ok(())
 }
 

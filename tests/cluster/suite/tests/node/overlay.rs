@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use plimsoll_cluster_suite::Cluster;
 
 /// This machine's loopback as the node reaches it (QEMU's user network). There are no services on the node, so that the
-/// address which a kubelet tells its pods leads nowhere.
+/// address which a kubelet gives its pods leads nowhere, and the pods' own network does not leave the node.
 const HOST_FROM_NODE: &str = "10.0.2.2";
 /// The agent's configuration. Its threshold is far above the kubelet's own (100Mi), so that the kubelet never acts; the
 /// period is a short one, so that the condition is seen to end.
@@ -53,6 +53,7 @@ resources: [{}]
       spec:
         template:
           spec:
+            hostNetwork: true
             containers:
               - name: {container}
                 env:
