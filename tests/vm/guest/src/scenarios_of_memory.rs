@@ -409,7 +409,8 @@ fn replaced_in(scene: &mut Scene, slice: &str, mib: usize) -> Result<()> {
     let mut backup = start("cache", &cgroup, larger, "0", &of_backup)?;
     backup.wait_taken(larger, PATIENCE)?;
     let victim = Cgroup::create(&format!("{slice}/replaces"))?;
-    let mut hog = start("replace", &victim, mib, "60", &of_hog)?;
+    // Past the threshold of the slice it goes on for 16 MiB, half a second, in which a stalled machine decides as well.
+    let mut hog = start("replace", &victim, mib, "30", &of_hog)?;
     scene.expect_killed(&mut hog, &victim).with_context(|| format!("in {slice}"))?;
     ensure!(backup.child.try_wait()?.is_none(), "{slice}: a process was killed for page cache that can be dropped");
     let taken = usize::try_from(hog.taken()? / MIB)?;
