@@ -3,11 +3,11 @@
 //! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
 
+mod api_server;
 mod runtime_sockets;
 mod scanner;
 
 use std::io::Read as _;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -40,6 +40,7 @@ use crate::service_manager;
 use crate::services::{self, ClusterSettings};
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
+use api_server::ApiServer;
 use runtime_sockets::RuntimeSockets;
 use scanner::Scanner;
 
@@ -87,13 +88,11 @@ fn service_account() -> Result<OwnedFd, Errno> {
     openat(CWD, plimsoll_kube::SERVICE_ACCOUNT, how, Mode::empty())
 }
 
-/// Where the API server is, where a cluster is configured: looked up before anything is started, because that may take long.
-fn api_server(configuration: &Configuration, account: Option<&OwnedFd>) -> Option<SocketAddr> {
+/// Begins to look up the API server, where a cluster is configured.
+fn api_server(configuration: &Configuration, account: Option<&OwnedFd>) -> Option<ApiServer> {
     let account = account.map(OwnedFd::try_clone).transpose().ok()?;
-    let found = ClusterSettings::of(configuration, account).and_then(|settings| {
-        let Some(settings) = settings else { return Ok(None) };
-        Ok(Some(settings.access().resolve()?))
-    });
+    let settings = ClusterSettings::of(configuration, account);
+    let found = settings.and_then(|settings| settings.map(ApiServer::look_up).transpose());
     found.unwrap_or_else(|error| {
         tracing::warn!("the API server is not connected to until the agent is started again: {error:#}");
         None

@@ -1,7 +1,6 @@
 //! Connects to the container runtime and to the API server for `services`, which may connect to nothing itself.
 //!
-//! A request is one byte: which of the sockets that the configuration names, or the API server, whose address is found before
-//! anything is started. `services` is not trusted, so requests are taken at a bounded pace, and nothing here waits: where more
+//! A request is one byte: which of the sockets that the configuration names, or the API server. `services` is not trusted, so requests are taken at a bounded pace, and nothing here waits: where more
 //! connections wait at a socket than it takes, connecting fails at once, and one over the network is handed over while it is
 //! under way.
 
@@ -16,6 +15,7 @@ use plimsoll_state::handover;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
+use super::api_server::ApiServer;
 use crate::services;
 
 /// Between two requests that are taken.
@@ -24,13 +24,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The sockets, and when the next request is taken.
 pub(super) struct RuntimeSockets {
     sockets: Vec<PathBuf>,
-    api_server: Option<SocketAddr>,
+    api_server: Option<ApiServer>,
     due: Instant,
 }
 
 impl RuntimeSockets {
     /// Those of the configuration; none where it names what is no socket, which `services` reports.
-    pub(super) fn of(configuration: &Configuration, api_server: Option<SocketAddr>) -> Self {
+    pub(super) fn of(configuration: &Configuration, api_server: Option<ApiServer>) -> Self {
         let sockets = services::runtime_sockets(configuration).unwrap_or_default();
         Self { sockets, api_server, due: Instant::now() }
     }
@@ -51,8 +51,8 @@ impl RuntimeSockets {
         }
         self.due = Instant::now() + PAUSE;
         let Ok(number) = request else { return };
-        let connection = match (number, self.api_server) {
-            (handover::API_SERVER, Some(address)) => begun(address),
+        let connection = match (number, &self.api_server) {
+            (handover::API_SERVER, Some(server)) => server.address().ok_or(Errno::HOSTUNREACH).and_then(begun),
             _ => match self.sockets.get(usize::from(number)) {
                 Some(path) => connected(path),
                 None => return,
@@ -134,7 +134,7 @@ mod tests {
     fn a_connection_to_the_api_server_is_handed_over_while_it_is_under_way_and_to_no_other_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it has one");
-        let mut sockets = RuntimeSockets { sockets: Vec::new(), api_server: Some(address), due: Instant::now() };
+        let mut sockets = RuntimeSockets { sockets: Vec::new(), api_server: Some(address.into()), due: Instant::now() };
         let Ok(ForServices::Runtime { number: handover::API_SERVER, connection: Ok(connection) }) =
             ask(&mut sockets, &[handover::API_SERVER])
         else {
@@ -147,11 +147,16 @@ mod tests {
         (&stream).write_all(b"x").expect("it is connected");
         accepted.read_exact(&mut [0]).expect("it was sent");
         // Nothing answers there (RFC 5737), so that only a connection that is under way is an answer at once.
-        sockets.api_server = Some(([192, 0, 2, 1], 443).into());
+        sockets.api_server = Some(SocketAddr::from(([192, 0, 2, 1], 443)).into());
         let begun = Instant::now();
         assert!(ask(&mut sockets, &[handover::API_SERVER]).is_ok(), "it, or the error that there is no way to it");
         assert!(begun.elapsed() < Duration::from_secs(1));
         assert_eq!(ask(&mut sockets, &[0]).err(), Some(Errno::AGAIN), "there is no such socket");
+        sockets.api_server = Some(ApiServer::default());
+        let Ok(ForServices::Runtime { connection: Err(errno), .. }) = ask(&mut sockets, &[handover::API_SERVER]) else {
+            panic!("an error")
+        };
+        assert_eq!(errno, Errno::HOSTUNREACH, "it is still looked up");
     }
 
     #[test]
