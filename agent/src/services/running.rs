@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::runtime::known;
 
-/// So many orders wait at most; more are answered as those that cannot be carried out.
+/// So many orders of a kind wait at most; more are answered as those that cannot be carried out.
 const WAITING: usize = 64;
 
 /// An order about a pod that runs.
@@ -26,10 +26,10 @@ pub(super) enum RunningOrder {
     Stop(StopOrder),
 }
 
-/// The way to the task that carries orders out.
+/// The ways to the tasks that carry orders out. Absent without a runtime: nothing is begun then.
 pub(super) struct Running {
-    /// Absent without a runtime: nothing is begun then.
-    orders: Option<mpsc::Sender<RunningOrder>>,
+    stops: Option<mpsc::Sender<StopOrder>>,
+    relaxes: Option<mpsc::Sender<RelaxOrder>>,
     give: mpsc::Sender<StopResult>,
     results: mpsc::Receiver<StopResult>,
 }
@@ -37,25 +37,36 @@ pub(super) struct Running {
 impl Default for Running {
     fn default() -> Self {
         let (give, results) = mpsc::channel(2 * WAITING);
-        Self { orders: None, give, results }
+        Self { stops: None, relaxes: None, give, results }
     }
 }
 
 impl Running {
-    /// Starts the task, which asks for a connection of its own: a list of names must not wait for it, nor it for a removal.
+    /// Starts the tasks, each of which asks for a connection of its own: a list of names must not wait for them, nor a pod that
+    /// is to be stopped for a limit that is to be raised.
     pub(super) fn start(sockets: Vec<PathBuf>, dial: Dial) -> Self {
-        let (orders, received) = mpsc::channel(WAITING);
-        let running = Self { orders: Some(orders), ..Self::default() };
-        tokio::spawn(Task { runtime: None, sockets, dial }.serve(received, running.give.clone()));
+        let (stops, to_stop) = mpsc::channel(WAITING);
+        let (relaxes, to_relax) = mpsc::channel(WAITING);
+        let running = Self { stops: Some(stops), relaxes: Some(relaxes), ..Self::default() };
+        let task = Task { runtime: None, sockets, dial };
+        tokio::spawn(task.clone().serve_stops(to_stop, running.give.clone()));
+        tokio::spawn(task.serve_relaxes(to_relax));
         running
     }
 
     /// Has it carried out. It is waited for nowhere.
     pub(super) fn order(&self, order: RunningOrder) {
-        let is_taken = self.orders.as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
-        if let (false, RunningOrder::Stop(StopOrder { uid, .. })) = (is_taken, order) {
-            // Where there is no room for that either, the core does without.
-            let _ = self.give.try_send(StopResult { uid, is_begun: false });
+        match order {
+            RunningOrder::Relax(order) => {
+                // The core reads whether it was raised.
+                let _ = self.relaxes.as_ref().map(|relaxes| relaxes.try_send(order));
+            }
+            RunningOrder::Stop(order) => {
+                if self.stops.as_ref().is_none_or(|stops| stops.try_send(order).is_err()) {
+                    // Where there is no room for that either, the core does without.
+                    let _ = self.give.try_send(StopResult { uid: order.uid, is_begun: false });
+                }
+            }
         }
     }
 
@@ -68,7 +79,8 @@ impl Running {
     }
 }
 
-/// The task.
+/// What a task needs.
+#[derive(Clone)]
 struct Task {
     runtime: Option<Runtime>,
     sockets: Vec<PathBuf>,
@@ -81,16 +93,17 @@ fn left(until: MonotonicNs) -> Option<Duration> {
 }
 
 impl Task {
-    async fn serve(mut self, mut orders: mpsc::Receiver<RunningOrder>, results: mpsc::Sender<StopResult>) {
+    async fn serve_relaxes(mut self, mut orders: mpsc::Receiver<RelaxOrder>) {
         while let Some(order) = orders.recv().await {
-            match order {
-                RunningOrder::Relax(order) => self.relax(order).await,
-                RunningOrder::Stop(order) => {
-                    let is_begun = self.stop(order).await;
-                    if results.send(StopResult { uid: order.uid, is_begun }).await.is_err() {
-                        return;
-                    }
-                }
+            self.relax(order).await;
+        }
+    }
+
+    async fn serve_stops(mut self, mut orders: mpsc::Receiver<StopOrder>, results: mpsc::Sender<StopResult>) {
+        while let Some(order) = orders.recv().await {
+            let is_begun = self.stop(order).await;
+            if results.send(StopResult { uid: order.uid, is_begun }).await.is_err() {
+                return;
             }
         }
     }
