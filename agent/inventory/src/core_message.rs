@@ -125,6 +125,8 @@ pub enum EvictionCause {
         /// The limit.
         limit: Bytes,
     },
+    /// memory.high throttled one of its containers, although it was raised as far as it may be.
+    Throttled,
 }
 
 /// What a condition of the node is, as the process that acts concludes.
@@ -192,6 +194,7 @@ mod tests {
         let causes = [
             (EvictionCause::Threshold { signal, threshold: i64::MIN, available: i64::MIN }, EvictionStep::Decided),
             (EvictionCause::Swap, EvictionStep::Killed),
+            (EvictionCause::Throttled, EvictionStep::Killed),
             (limit(None), EvictionStep::GivenUp),
             (limit(Some(Limited::Volume(u32::MAX))), EvictionStep::Verified),
             (limit(Some(Limited::Container(u32::MAX))), EvictionStep::Verified),

@@ -14,6 +14,9 @@ use plimsoll_units::Quantity;
 
 use super::outbox::Outbox;
 
+/// The message of a pod that memory.high throttled.
+const THROTTLED: &str = "A container of the pod was throttled by memory.high, and raising that did not help. ";
+
 /// The message, and the annotations of the event. Of a cause that another version has written, that it was evicted alone.
 pub(super) fn of(eviction: &durable::Eviction, pod: Option<&Pod>) -> (String, BTreeMap<String, String>) {
     let used = eviction.figures.used;
@@ -31,6 +34,8 @@ pub(super) fn of(eviction: &durable::Eviction, pod: Option<&Pod>) -> (String, BT
             let limit = Quantity::binary(limit.0.into()).to_string();
             Message::Over(over(on, pod).unwrap_or(OverLimit::Pod { limit }))
         }
+        // The kubelet evicts for no such thing, and has no words for it.
+        Some(EvictionCause::Throttled) => return (THROTTLED.to_owned(), BTreeMap::new()),
         None => return (String::new(), BTreeMap::new()),
     };
     let annotations = message.annotations().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -131,6 +136,7 @@ mod tests {
         let (text, _) = of(&eviction(Reason::Cause(Cause::Signal(Signal::PidAvailable)), pids), Some(&pod(ONE)));
         assert_eq!(text, "The node was low on resource: pids. Threshold quantity: 1k, available: 7. ");
         assert_eq!(of(&eviction(Reason::Unknown("new".into()), met), None).0, "");
+        assert_eq!(of(&eviction(Reason::Throttled, met), None), (THROTTLED.to_owned(), BTreeMap::new()));
     }
 
     #[test]

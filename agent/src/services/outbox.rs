@@ -157,6 +157,7 @@ impl Outbox {
             Reason::Cause(Cause::ContainerLimit) => of_limit(Some(Limited::Container((*part)?))),
             Reason::Cause(Cause::PodLimit) => of_limit(None),
             Reason::Swap => Some(EvictionCause::Swap),
+            Reason::Throttled => Some(EvictionCause::Throttled),
             Reason::Unknown(_) => None,
         }
     }
@@ -373,6 +374,7 @@ fn figures_of(cause: EvictionCause, used: Option<Bytes>) -> (Reason, Figures) {
             (Reason::Cause(Cause::Signal(signal)), figures)
         }
         EvictionCause::Swap => (Reason::Swap, figures),
+        EvictionCause::Throttled => (Reason::Throttled, figures),
         EvictionCause::Limit { on, limit } => {
             let (cause, part) = match on {
                 None => (Cause::PodLimit, None),

@@ -58,7 +58,10 @@ impl Thread {
 
     /// Sends the watching thread's orders to stop pods. One that is not sent has no result, which is waited for in vain.
     pub(super) fn send_stops(&mut self) {
-        for order in self.handle.stops() {
+        // Taken first: whatever was named before an order was put is sent before it, so that services knows the pod is evicted.
+        let orders: Vec<_> = self.handle.stops().collect();
+        self.inform();
+        for order in orders {
             if let Some(pods) = &self.pods {
                 let _ = pods.send(&CoreMessage::Stop(order));
             }

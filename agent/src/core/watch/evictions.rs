@@ -9,10 +9,8 @@
 //! Another services is named everything at once.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use plimsoll_act::Job;
 use plimsoll_inventory::{
     ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Receipt, ReceiptOf, Termination,
 };
@@ -266,6 +264,13 @@ pub(super) fn of_disk(cause: DiskCause) -> EvictionCause {
     }
 }
 
+/// Until when a pod has time to end that was asked to; absent for all others.
+fn asked_until(eviction: &Eviction) -> Option<(CgroupId, MonotonicNs)> {
+    let grace = Duration::from_secs(eviction.grace_seconds.into());
+    let is_asked = eviction.step == EvictionStep::Decided && !grace.is_zero();
+    is_asked.then(|| (eviction.cgroup, eviction.decided.after(grace)))
+}
+
 /// What is decided about a pod.
 pub(super) struct Decided {
     pub(super) key: Key,
@@ -281,21 +286,19 @@ impl Watch {
     pub(super) fn resume_evictions(&mut self, now: MonotonicNs) {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         self.evictions.resume(&enforcer.evicted, now);
-        for Row { eviction, .. } in &self.evictions.rows {
-            let Eviction { cgroup, step, grace_seconds, decided, .. } = *eviction;
-            let grace = Duration::from_secs(grace_seconds.into());
+        self.write_evictions();
+        let asked: ArrayVec<(CgroupId, MonotonicNs), MOST_EVICTIONS> =
+            self.evictions.rows.iter().filter_map(|row| asked_until(&row.eviction)).collect();
+        for (cgroup, until) in asked {
             let table = &mut self.workloads.table;
-            if step == EvictionStep::Decided
-                && !grace.is_zero()
-                && let Some(workload) = table.of(&[Some(cgroup)]).and_then(|key| table.get(key))
-                && workload.termination == Termination::Stays
-            {
-                // Whether it was asked is not known: it may be once more.
-                let _ = enforcer.workers.kill.submit(Job::Terminate(Arc::clone(&workload.facts.handle)));
-                table.set_termination(cgroup, Termination::Asked(decided.after(grace), 0));
+            let Some(key) = table.of(&[Some(cgroup)]) else { continue };
+            if table.get(key).is_some_and(|workload| workload.termination == Termination::Stays) {
+                table.set_termination(cgroup, Termination::Asked(until, 0));
+                // Whether it was asked is not known: it is once more, by the runtime where that ends it in order. Where no
+                // worker takes the job, it is killed when its grace is over.
+                let _ = self.ask_to_end(key, until.since(now), now);
             }
         }
-        self.write_evictions();
     }
 
     /// Why a pod is evicted by the plan, whether that is soft, and what of what is short it takes; absent where the plan does

@@ -70,13 +70,16 @@ impl Watch {
         let Some(workload) = self.workloads.table.get(key) else { return false };
         let has_room = self.stopping.is_asked && !self.stopping.awaited.is_full();
         let Some(pod) = workload.facts.pod.filter(|_| has_room) else { return self.send_sigterm(key) };
+        let uid = pod.uid;
+        // Before the order: where there is a cluster, services leaves it to the kubelet to end a pod that is evicted.
+        self.name_evictions(now);
         let until = now.after((grace / PART).min(BEGUN_WITHIN));
         // Rounded down: the runtime kills when it is over, and so does this process.
         let grace_seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
-        if !self.workloads.handle.order_stop(&StopOrder { uid: pod.uid, grace_seconds, until }) {
+        if !self.workloads.handle.order_stop(&StopOrder { uid, grace_seconds, until }) {
             return self.send_sigterm(key);
         }
-        self.stopping.awaited.push(Awaited { key, uid: pod.uid, until });
+        self.stopping.awaited.push(Awaited { key, uid, until });
         true
     }
 

@@ -7,12 +7,13 @@
 
 use core::time::Duration;
 
-use plimsoll_inventory::Termination;
+use plimsoll_inventory::{EvictionCause, Termination};
 use plimsoll_policy::Config as Policy;
 use plimsoll_units::{CgroupId, MonotonicNs};
 
 use super::Watch;
 use super::enforcement::grace_of;
+use super::evictions::Decided;
 use crate::record::{ContainerRecord, fitting};
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -60,6 +61,8 @@ impl Watch {
             return;
         }
         let grace = grace_of(self.engine.policy.soft_grace_seconds(pod.grace_seconds.map(i64::from)));
+        let cause = EvictionCause::Throttled;
+        self.decide_eviction(&Decided { key, cause, is_soft: true, grace, used: usage }, now);
         if grace.is_zero() || !self.terminate(key, usage, grace, now) {
             self.kill(plan, key, usage, now);
         }

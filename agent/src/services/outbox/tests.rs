@@ -197,6 +197,7 @@ fn a_cause_comes_back_as_it_was_sent() {
     let causes = [
         EvictionCause::Threshold { signal: Signal::NodeFsInodesFree, threshold: 5, available: -1 },
         EvictionCause::Swap,
+        EvictionCause::Throttled,
         limit(None),
         limit(Some(Limited::Volume(3))),
         limit(Some(Limited::Container(4))),

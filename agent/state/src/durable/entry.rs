@@ -182,11 +182,15 @@ pub enum Reason {
     Cause(Cause),
     /// Swap was short.
     Swap,
+    /// memory.high throttled one of its containers.
+    Throttled,
     /// A newer version's.
     Unknown(String),
 }
 
 const SWAP: &str = "swap";
+/// As no signal of the kubelet's is named.
+const THROTTLED: &str = "memory.high";
 
 impl From<String> for Reason {
     fn from(name: String) -> Self {
@@ -195,6 +199,7 @@ impl From<String> for Reason {
         match causes.find(|cause| cause.label() == name) {
             Some(cause) => Self::Cause(cause),
             None if name == SWAP => Self::Swap,
+            None if name == THROTTLED => Self::Throttled,
             None => Self::Unknown(name),
         }
     }
@@ -205,6 +210,7 @@ impl From<Reason> for String {
         match reason {
             Reason::Cause(cause) => cause.label().to_owned(),
             Reason::Swap => SWAP.to_owned(),
+            Reason::Throttled => THROTTLED.to_owned(),
             Reason::Unknown(name) => name,
         }
     }
@@ -352,6 +358,7 @@ mod tests {
             (Reason::Cause(Cause::ContainerLimit), "ephemeralcontainerfs.limit"),
             (Reason::Cause(Cause::EmptyDirLimit), "emptydirfs.limit"),
             (Reason::Swap, "swap"),
+            (Reason::Throttled, "memory.high"),
             (Reason::Unknown("tomorrow".into()), "tomorrow"),
         ] {
             assert_eq!(Reason::from(name.to_owned()), reason);

@@ -2,12 +2,14 @@ use super::super::testing::{SLICE, Scene, slice_policy};
 use super::*;
 use crate::core::inventory::News;
 use crate::core::watch::Disks;
+use crate::core::watch::stopping::Stopping;
 use crate::record::Record;
-use plimsoll_inventory::{DiskReading, DiskRole, Facts, Pod, Room, Update};
+use plimsoll_inventory::{DiskReading, DiskRole, Facts, Pod, Room, StopOrder, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{QosClass, Signal};
 use plimsoll_state::KEPT_MOST;
+use std::sync::Arc;
 
 use EvictionStep::{Decided as Begun, GivenUp, Killed, Verified};
 
@@ -157,7 +159,10 @@ fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
     let decided = MonotonicNs(monotonic().0.saturating_sub(29_000_000_000));
     let left = Eviction { cgroup: handle.id(), decided, ..eviction };
     next.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = (vec![left], Default::default());
+    next.watch.stopping = Stopping::new(true);
     next.watch.resume_evictions(monotonic());
+    let stops = next.watch.workloads.handle.take_stops();
+    assert!(matches!(&stops[..], [StopOrder { uid: Uid(1), grace_seconds: 0 | 1, .. }]), "{stops:?}");
     assert_eq!(next.termination(0, &handle), Some(Termination::Asked(decided.after(30 * SECOND), 0)));
     next.follow_up(monotonic());
     assert_eq!(next.text("hog", "cgroup.kill"), "");

@@ -1,9 +1,10 @@
 //! Pods that have time to end, and what they are asked by.
 
 use super::super::News;
+use super::super::evictions::Decided;
 use super::super::testing::Scene;
 use super::*;
-use plimsoll_inventory::{Facts, Pod, Update};
+use plimsoll_inventory::{CoreMessage, EvictionCause, Facts, Pod, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::QosClass;
@@ -96,6 +97,17 @@ fn a_pod_that_the_runtime_stops_is_sent_no_signal() {
     assert!(!rig.was_sent(false), "it would be stopped twice");
     rig.scene.follow_up(now.after(GRACE));
     assert!(rig.is_killed(), "its grace is over, whatever was said");
+}
+
+#[test]
+fn a_pod_is_named_as_evicted_before_it_is_ordered_to_be_stopped() {
+    let mut rig = Rig::new(true, true);
+    let now = monotonic();
+    let cause = EvictionCause::Throttled;
+    rig.scene.watch.decide_eviction(&Decided { key: rig.key(), cause, is_soft: true, grace: GRACE, used: None }, now);
+    assert_eq!(rig.ask(now).len(), 1);
+    let named = rig.scene.informed.pop();
+    assert!(matches!(named, Ok(CoreMessage::Eviction(eviction)) if eviction.uid == UID), "{named:?}");
 }
 
 #[test]
