@@ -24,9 +24,9 @@ use tokio::sync::mpsc;
 use super::outbox::Reports;
 use crate::confine;
 
-/// The least pause between two writes for what is known of pods and images, each of which writes all that is kept.
+/// The least pause between two writes, each of which writes all that is kept,
 const PAUSE: Duration = Duration::from_secs(5);
-/// The same for what the cluster has to be told: the core waits for it.
+/// and before one with what presses: evictions and transitions of conditions.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a directory that could not be used is tried again: another agent may have it, which ends in an upgrade.
 const OPENED_AGAIN: Duration = Duration::from_secs(30);
@@ -52,8 +52,19 @@ pub(super) struct Restored {
 pub(super) enum Event {
     /// What was there when it was written last. Once, and before it is written to.
     Restored(Box<Restored>),
-    /// Whether what is to be kept is kept, and of reports the last version that is.
-    Works(bool, u64),
+    /// What of what is to be kept is kept.
+    Works(Works),
+}
+
+/// How far the disk has what it is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Works {
+    /// All of it.
+    pub(super) all: bool,
+    /// All reports: a pod of which too much is known does not keep the core waiting for those of others.
+    pub(super) reports: bool,
+    /// The last version of reports that is there.
+    pub(super) version: u64,
 }
 
 /// What is kept of one pod. Every field is needed but those that may be absent: of a pod that another version wrote otherwise
@@ -70,6 +81,8 @@ struct Newest {
     known: Option<Known>,
     /// With its version.
     reports: Option<(u64, Reports)>,
+    /// A part of them must be on the disk soon.
+    presses: bool,
     images: Option<History>,
 }
 
@@ -90,15 +103,15 @@ impl Next {
         self.changed.notify_one();
     }
 
-    /// Waits for something to write: reports at once, for others until `written` is long enough ago. `retries`: no longer
-    /// than that pause.
+    /// Waits for something to write: at once for what presses, for others until `written` is long enough ago. `retries`: no
+    /// longer than that pause.
     fn wait(&self, written: Option<Instant>, retries: bool) -> Newest {
         let others = written.map_or_else(Instant::now, |written| written + PAUSE);
         let mut newest = self.lock();
         loop {
             let left = others.saturating_duration_since(Instant::now());
             let is_empty = *newest == Newest::default();
-            if newest.reports.is_some() || left.is_zero() && (retries || !is_empty) {
+            if newest.presses || left.is_zero() && (retries || !is_empty) {
                 return std::mem::take(&mut *newest);
             }
             newest = if is_empty && !retries {
@@ -133,9 +146,12 @@ impl Journal {
         self.next.put(|newest| newest.known = Some(known));
     }
 
-    /// This is to be reported now, by its version.
-    pub(super) fn keep_reports(&self, version: u64, reports: Reports) {
-        self.next.put(|newest| newest.reports = Some((version, reports)));
+    /// This is to be reported now, by its version. `presses`: what is new in it must be on the disk soon.
+    pub(super) fn keep_reports(&self, version: u64, reports: Reports, presses: bool) {
+        self.next.put(|newest| {
+            newest.reports = Some((version, reports));
+            newest.presses |= presses;
+        });
     }
 
     /// This is remembered of images now.
@@ -196,7 +212,7 @@ impl Keeper {
         let Some(mut store) = self.open() else { return };
         let (mut written, mut version) = (None, 0);
         loop {
-            let Newest { known, reports, images } = self.next.wait(written, store.degraded().is_some());
+            let Newest { known, reports, images, .. } = self.next.wait(written, store.degraded().is_some());
             let [of_pods, of_reports, of_images] = &mut self.refused;
             if let Some(known) = known {
                 *of_pods = put(&mut store, &known);
@@ -218,7 +234,9 @@ impl Keeper {
             }
             let is_written = store.degraded().is_none();
             version = if is_written { next } else { version };
-            if self.events.blocking_send(Event::Works(is_written && self.trouble.is_none(), version)).is_err() {
+            let all = is_written && self.trouble.is_none();
+            let works = Works { all, reports: is_written && self.refused[1].is_none(), version };
+            if self.events.blocking_send(Event::Works(works)).is_err() {
                 return;
             }
             written = Some(Instant::now());
@@ -250,7 +268,7 @@ impl Keeper {
                 }
                 Err(error) => self.note("it cannot be used", Some(format!("{error:#}"))),
             }
-            self.events.blocking_send(Event::Works(false, 0)).ok()?;
+            self.events.blocking_send(Event::Works(Works::default())).ok()?;
             std::thread::sleep(OPENED_AGAIN);
         }
     }
@@ -373,9 +391,9 @@ mod tests {
         }
     }
 
-    fn works(journal: &mut Journal) -> bool {
+    fn works(journal: &mut Journal) -> Works {
         match journal.events.blocking_recv() {
-            Some(Event::Works(works, _)) => works,
+            Some(Event::Works(works)) => works,
             other => panic!("{other:?}"),
         }
     }
@@ -386,7 +404,7 @@ mod tests {
         let mut first = start(place.path());
         assert_eq!(restored(&mut first), Restored::default());
         first.keep(known(&[1, u128::MAX]));
-        assert!(works(&mut first));
+        assert!(works(&mut first).all);
         // Its lock goes with its thread, after the pause; that of a process at once.
         let copy = tempfile::tempdir().expect("a directory");
         for name in ["state.0", "state.1"] {
@@ -415,6 +433,37 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let mut first = start(place.path());
         restored(&mut first);
-        assert!(!works(&mut start(place.path())));
+        assert_eq!(works(&mut start(place.path())), Works::default());
+    }
+
+    #[test]
+    fn what_presses_is_written_at_once_and_with_it_all_else() {
+        let next = Next::default();
+        let reports = |version| Some((version, Reports::default()));
+        let long_ago = Instant::now().checked_sub(PAUSE);
+        for (written, presses) in [(Some(Instant::now()), true), (long_ago, false), (None, false)] {
+            next.put(|newest| *newest = Newest { reports: reports(7), presses, ..Newest::default() });
+            let begun = Instant::now();
+            assert_eq!(next.wait(written, false), Newest { reports: reports(7), presses, ..Newest::default() });
+            assert!(begun.elapsed() < PAUSE, "{presses}");
+        }
+        next.put(|newest| newest.reports = reports(8));
+        let written = Instant::now();
+        next.wait(Some(written), false);
+        assert!(written.elapsed() >= PAUSE, "what does not press waits");
+    }
+
+    #[test]
+    fn a_pod_that_is_refused_keeps_no_report_from_the_disk() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut journal = start(place.path());
+        restored(&mut journal);
+        let mut too_much = known(&[1]);
+        let limits = too_much.limits.get_mut(&Uid(1)).expect("it has one");
+        *limits = (0..4096).map(|volume| StorageLimit { on: Limited::Volume(volume), ..limits[0] }).collect();
+        journal.keep(too_much);
+        assert_eq!(works(&mut journal), Works { all: false, reports: true, version: 0 });
+        journal.keep_reports(7, Reports::default(), true);
+        assert_eq!(works(&mut journal), Works { all: false, reports: true, version: 7 });
     }
 }

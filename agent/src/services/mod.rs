@@ -39,7 +39,7 @@ pub(crate) use cluster::{Settings as ClusterSettings, node_name};
 pub(crate) use disks::are_configured as disks_are_configured;
 use disks::{Disks, Sources};
 use feed::{Core, Feed};
-use journal::{Event, Journal, Known, Place, Restored};
+use journal::{Event, Journal, Known, Place, Restored, Works};
 use names::NameFeed;
 use outbox::Outbox;
 use pod_file::Listed;
@@ -308,8 +308,8 @@ impl Serving {
         if version > self.reported
             && let Some((journal, reports)) = journal.zip(self.outbox.reports())
         {
+            journal.keep_reports(version, reports, self.outbox.presses(self.reported));
             self.reported = version;
-            journal.keep_reports(version, reports);
         }
     }
 
@@ -390,9 +390,9 @@ impl Serving {
                 self.outbox.restore(reports);
                 self.removal.resume(images);
             }
-            Event::Works(works, version) => {
-                self.feed.note(Source::Journal, works);
-                self.outbox.kept(works, version);
+            Event::Works(Works { all, reports, version }) => {
+                self.feed.note(Source::Journal, all);
+                self.outbox.kept(reports, version);
             }
         }
     }

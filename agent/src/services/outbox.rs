@@ -58,6 +58,8 @@ pub(super) struct Outbox {
     is_restored: bool,
     /// Rises with each change,
     version: u64,
+    /// was this with the last one that must be on the disk soon,
+    pressing: u64,
     /// and was this at the last one that is on the disk.
     durable: u64,
     /// The journal takes what it is given.
@@ -109,6 +111,7 @@ impl Outbox {
             concluded: BTreeMap::new(),
             is_restored: !has_journal,
             version: 0,
+            pressing: 0,
             durable: 0,
             works: has_journal,
             receipts: VecDeque::new(),
@@ -119,6 +122,18 @@ impl Outbox {
     /// Rises with each change of what is here.
     pub(super) const fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Whether an eviction, that one was reported, or a transition of a condition is newer than this version. A threshold that
+    /// is crossed and not crossed in turn, many times a second, changes none of these.
+    pub(super) const fn presses(&self, version: u64) -> bool {
+        self.pressing > version
+    }
+
+    /// It has changed, by something that must be on the disk soon.
+    fn press(&mut self) {
+        self.version += 1;
+        self.pressing = self.version;
     }
 
     /// Evictions that the cluster does not know of, in the order of the decisions: those whose processes have ended
@@ -135,7 +150,7 @@ impl Outbox {
             return false;
         };
         if !std::mem::replace(&mut eviction.is_reported, true) {
-            self.version += 1;
+            self.press();
         }
         true
     }
@@ -177,7 +192,7 @@ impl Outbox {
         }
         self.is_restored = true;
         self.end_without_cluster();
-        self.version += 1;
+        self.press();
     }
 
     /// What has to be in the journal, where that is to be given anything yet.
@@ -262,7 +277,7 @@ impl Outbox {
         };
         if self.put(received) {
             self.end_without_cluster();
-            self.version += 1;
+            self.press();
         }
         self.answer(ReceiptOf::Eviction(number, step));
     }
@@ -283,8 +298,13 @@ impl Outbox {
                 observed: observed.or_else(|| before?.observed),
                 is_crossed,
             };
+            let is_transition = before.is_none();
             self.conditions.insert(condition, concluded);
-            self.version += 1;
+            if is_transition {
+                self.press();
+            } else {
+                self.version += 1;
+            }
         }
         self.answer(ReceiptOf::Condition(state));
     }

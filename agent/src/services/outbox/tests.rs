@@ -231,11 +231,14 @@ fn the_time_of_a_transition_outlives_cores_and_a_new_core_goes_on_with_it() {
     let mut outbox = outbox(true);
     let begun = monotonic();
     outbox.conclude(state(true, begun, None));
+    assert!(outbox.presses(0), "a transition");
     let first = write(&mut outbox).conditions;
+    let version = outbox.version();
     assert_eq!((first[0].name.as_str(), first[0].is_true, first[0].is_crossed), ("DiskPressure", true, true));
     assert_eq!(messages(&mut outbox).len(), 1);
     // Another core knows nothing of when it began.
     outbox.conclude(state(true, MonotonicNs(begun.0 + 5_000_000_000), Some(monotonic())));
+    assert!(outbox.version() > version && !outbox.presses(version), "the same condition");
     let second = write(&mut outbox).conditions;
     assert_eq!((second[0].since, second[0].is_crossed), (first[0].since, false));
     assert!(outbox.conditions().eq([(Condition::DiskPressure, &second[0])]));
