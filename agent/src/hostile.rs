@@ -3,6 +3,7 @@
 
 mod attempts;
 mod call;
+pub(crate) mod forging;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

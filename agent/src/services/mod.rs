@@ -84,6 +84,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
+    #[cfg(feature = "fault-injection")]
+    crate::hostile::forging::prepare()?;
     let kept = kept.transpose().unwrap_or_else(|error| {
         troubles.push(format!("the journal is not kept: {error:#}"));
         None
@@ -325,6 +327,10 @@ impl Serving {
 
     /// Another core was started.
     fn begin_core(&mut self, way: OwnedFd) {
+        #[cfg(feature = "fault-injection")]
+        if let Err(error) = crate::hostile::forging::attack(std::os::fd::AsFd::as_fd(&way)) {
+            tracing::warn!("nothing is forged: {error:#}");
+        }
         match Core::new(way) {
             Ok(new) => {
                 self.core = Some(new);

@@ -25,6 +25,7 @@ mod eviction_tests;
 mod hog;
 mod hog_tests;
 mod hostile_bpf_tests;
+mod hostile_facts_tests;
 mod hostile_inside_tests;
 mod hostile_owner_tests;
 mod hostile_tests;

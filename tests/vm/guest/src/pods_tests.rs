@@ -20,8 +20,8 @@ use std::process::Child;
 pub(crate) const FACTS: &str = "/run/pods.json";
 
 /// How far below what is available the threshold is, in MiB, and what a hog takes that crosses it.
-const ROOM: u64 = 96;
-const HOG: usize = 256;
+pub(crate) const ROOM: u64 = 96;
+pub(crate) const HOG: usize = 256;
 
 /// A pod with one container.
 pub(crate) struct Pod {
@@ -97,7 +97,7 @@ fn expect_degraded(scene: &Scene, what: &str) -> Result<()> {
 }
 
 /// A pod that crosses the threshold by itself is decided about, and lives.
-fn expect_spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
+pub(crate) fn expect_spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
     scene.agent.empty_log()?;
     let mut hog = Hog::start("anon", pod.container.path(), HOG, &["--hold", "60"])?;
     let mut ended = None;

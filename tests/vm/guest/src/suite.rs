@@ -6,11 +6,11 @@
 
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
-    disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_inside_tests, hostile_owner_tests,
-    hostile_tests, kill_switch_tests, machine, node_disk_tests, node_runtime_tests, node_signal_tests,
-    node_surroundings_tests, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest, scenarios_of_brakes,
-    scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, swap_tests, systemd, systemd_tests,
-    throttled_tests, watchdog_tests,
+    disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
+    hostile_owner_tests, hostile_tests, kill_switch_tests, machine, node_disk_tests, node_runtime_tests,
+    node_signal_tests, node_surroundings_tests, node_tests, pods_tests, process_tests, scenarios, scenarios_at_rest,
+    scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak, surroundings_tests, swap_tests,
+    systemd, systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -197,6 +197,7 @@ const TESTS: &[Test] = &[
     test("hostile-container-at-length", hostile_owner_tests::container_at_length, 300, &[]),
     test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
     test("hostile-reporter-tries-to-become-root", hostile_inside_tests::reporter_tries_to_become_root, 180, &[]),
+    test("hostile-services-forge-facts", hostile_facts_tests::services_forges_facts, 180, &[]),
     test("hostile-services-try-to-become-root", hostile_inside_tests::services_tries_to_become_root, 180, &[]),
     test("agents-in-containers-see-the-machine", container_tests::agents_in_containers, 240, &[]),
     test("containers-that-hide-the-machine-are-refused", container_tests::refused, 60, &[]),
