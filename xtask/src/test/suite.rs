@@ -30,9 +30,10 @@ const EVERYWHERE: [&str; 10] = [
     "core-or-reporter-dies",
 ];
 /// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
-const LEFT_TO_LONG: [(&str, &str); 11] = [
+const LEFT_TO_LONG: [(&str, &str); 12] = [
     ("costs-little-at-rest", "170 s; it measures what watching many workloads costs"),
     ("watches-no-more-workloads-than-rows", "300 s; unit tests of agent/inventory have more workloads than rows"),
+    ("evictions-outlive-random-moments", "50 starts; evictions-outlive-all-processes has the steps that differ"),
     ("kill-points-supervisor", "180 s; the same steps as kill-points-core, which stays"),
     ("kill-points-all", "165 s; the same steps as kill-points-core, which stays"),
     ("hostile-writes-to-many-cgroups", "20,000 cgroups; unit tests of agent/act have a writer that waits"),

@@ -3,17 +3,17 @@
 use crate::agent::{Agent, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::wait_for;
+use crate::machine::{meminfo, wait_for};
 use crate::pods_tests::{FACTS, Pod, write_facts};
 use crate::scenarios_of_death::{KILL_POINT, TRIES, grown, has_reached};
-use crate::scene::{PATIENCE, Scene, held};
+use crate::scene::{MIB, PATIENCE, Scene, held};
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_node::boot::BootId;
 use plimsoll_state::durable::{Eviction, Moment, Progress, Store};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where services keeps them.
 const JOURNAL: &str = "/var/lib/plimsoll/journal";
@@ -50,10 +50,6 @@ fn die_at(step: &str, is_from_before: bool, number: u8) -> Result<bool> {
         settings.pod_facts = Some(FACTS.into());
         settings.environment.push((KILL_POINT, format!("{step}:all")));
     })?;
-    let known = |scene: &Scene| {
-        wait_for("the pod is known", PATIENCE, || Ok(scene.agent.text().contains("1 pods are known")))
-            .with_context(|| tail(&scene.agent.text()))
-    };
     known(&scene)?;
     let mut hog = Hog::start("anon", pod.container.path(), grown()?, &["--hold", "120"])?;
     wait_for("the kill point is reached, or the pod is dead", PATIENCE, || {
@@ -67,14 +63,64 @@ fn die_at(step: &str, is_from_before: bool, number: u8) -> Result<bool> {
         scene.end()?;
         return Ok(false);
     }
-    let cgroup = scene.settings.cgroup()?;
     scene.agent.wait_end(PATIENCE)?;
-    wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
     let died = Moment::now();
+    let eviction = finished_once(&mut scene, &mut hog, &pod)?;
+    ensure!(!is_from_before || eviction.decided.boot_ms < died.boot_ms, "it was decided again: {eviction:?}, {died:?}");
+    scene.end()?;
+    Ok(true)
+}
+
+fn known(scene: &Scene) -> Result<()> {
+    wait_for("the pod is known", PATIENCE, || Ok(scene.agent.text().contains("1 pods are known")))
+        .with_context(|| tail(&scene.agent.text()))
+}
+
+/// All processes of the agent are killed at once, so many times, each time at another moment around an eviction.
+pub(crate) fn outlive_random_moments() -> Result<()> {
+    const ROUNDS: u8 = 50;
+    /// From shortly before the crossing: an eviction takes about half of that on an emulated machine.
+    const WITHIN: Duration = Duration::from_millis(120);
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    for number in 1..=ROUNDS {
+        let after = WITHIN.mul_f64(random.f64());
+        die_after(after, number).with_context(|| format!("seed {seed}, round {number}, killed after {after:?}"))?;
+    }
+    crate::suite::figure("random-moments", &[("rounds", &ROUNDS)]);
+    Ok(())
+}
+
+/// One round with a pod of this number.
+fn die_after(after: Duration, number: u8) -> Result<()> {
+    let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
+    write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
+    let mut scene = Scene::set_with(96, |settings| settings.pod_facts = Some(FACTS.into()))?;
+    known(&scene)?;
+    let cgroup = scene.settings.cgroup()?;
+    let mut hog = Hog::start("anon", pod.container.path(), grown()?, &["--hold", "120"])?;
+    let soon = scene.settings.threshold_bytes + 16 * MIB;
+    let begun = Instant::now();
+    while meminfo("MemAvailable")? > soon {
+        ensure!(begun.elapsed() < PATIENCE, "memory is not short: {}", tail(&scene.agent.text()));
+    }
+    std::thread::sleep(after);
+    cgroup.write("cgroup.kill", "1")?;
+    scene.agent.wait_end(PATIENCE)?;
+    finished_once(&mut scene, &mut hog, &pod)?;
+    scene.end()
+}
+
+/// After all processes of the agent died: it is started again, the pod ends, its eviction is in the journal once and as one
+/// that has ended, what is started in the pod later lives, and nothing is held.
+fn finished_once(scene: &mut Scene, hog: &mut Hog, pod: &Pod) -> Result<Eviction> {
+    let cgroup = scene.settings.cgroup()?;
+    wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
     scene.settings.environment.clear();
     scene.agent = Agent::start(&scene.settings)?;
-    known(&scene)?;
+    known(scene)?;
     scene.expect_dead(&mut hog.child, &pod.cgroup)?;
+    let name = pod.facts["metadata"]["name"].as_str().unwrap_or_default();
     let uid = pod.facts["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let mut found = Vec::new();
     let ended = wait_for("the journal has that it has ended", PATIENCE, || {
@@ -83,15 +129,13 @@ fn die_at(step: &str, is_from_before: bool, number: u8) -> Result<bool> {
     });
     ended.with_context(|| format!("the journal has {found:?}; the log ends with: {}", tail(&scene.agent.text())))?;
     ensure!(found.len() == 1, "the journal has it more than once: {found:?}");
-    let eviction = &found[0];
+    let eviction = found[0].clone();
     let has_figures = eviction.figures.threshold.is_some() && eviction.figures.available < eviction.figures.threshold;
-    ensure!(has_figures && eviction.number > 0 && eviction.pod.name == format!("pod-{number}"), "{eviction:?}");
-    ensure!(!is_from_before || eviction.decided.boot_ms < died.boot_ms, "it was decided again: {eviction:?}, {died:?}");
-    spared(&mut scene, &pod)?;
+    ensure!(has_figures && eviction.number > 0 && eviction.pod.name == name, "{eviction:?}");
+    spared(scene, pod)?;
     ensure!(kept(&uid)? == found, "the journal has changed: {:?}", kept(&uid)?);
     ensure!(held().is_empty(), "held: {}", held().join(", "));
-    scene.end()?;
-    Ok(true)
+    Ok(eviction)
 }
 
 /// What is started in the pod later, as the kubelet does, lives.

@@ -204,6 +204,7 @@ const TESTS: &[Test] = &[
     test("core-that-is-stopped-is-replaced", watchdog_tests::stopped, 180, &[]),
     test("core-that-cannot-die-holds-nothing", watchdog_tests::uninterruptible, 240, &[NULL_BLOCK]),
     test("threshold-events-lost", scenarios::threshold_events_lost, 120, &[]),
+    test("evictions-outlive-random-moments", eviction_tests::outlive_random_moments, 1500, &[]),
     test("kill-points-core", scenarios_of_death::core, 1200, &[]),
     test("kill-points-supervisor", scenarios_of_death::supervisor, 1200, &[]),
     test("kill-points-all", scenarios_of_death::all, 1200, &[]),
