@@ -1,6 +1,7 @@
 //! A hostile `services`: a build for tests has it send the core facts, readings and answers that are not true, and garbage.
 
 use crate::agent::tail;
+use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::wait_for;
 use crate::pods_tests::{FACTS, HOG, Pod, ROOM, expect_spared, write_facts};
@@ -16,15 +17,20 @@ const FIFO: &str = "/run/hostile-forger";
 /// So long nothing is short while it lies: a disk is decided about once in ten seconds.
 const LIES: Duration = Duration::from_secs(12);
 
-/// While memory is plentiful nothing is evicted for what it says, whatever that is. Below the threshold the pod goes that
-/// grew, and none that was known as critical before, also where that is the one that grew.
+/// While memory is plentiful nothing is evicted for what it says, whatever that is. Below the threshold no pod goes that was
+/// known as critical before, also where that is the one that grew, and a workload that is no pod goes as ever. It may protect
+/// pods, by what a changed byte makes of them.
 pub(crate) fn services_forges_facts() -> Result<()> {
     let memory = |request: &str| json!({"requests": {"memory": request}});
     let critical = Pod::create("burstable", 1, 2_000_001_000, &memory("16Mi"))?;
     let bystander = Pod::create("burstable", 2, 1000, &memory("64Mi"))?;
-    let grower = Pod::create("besteffort", 3, 0, &json!({}))?;
-    let mut others = [("critical", critical.holds(64)?), ("bystander", bystander.holds(24)?)];
-    let all = [&critical, &bystander, &grower].map(|pod| &pod.facts);
+    let lowest = Pod::create("besteffort", 3, 0, &json!({}))?;
+    let held = [("critical", &critical, 64), ("bystander", &bystander, 24), ("lowest", &lowest, 24)];
+    let mut others = Vec::new();
+    for (name, pod, mib) in held {
+        others.push((name, pod.holds(mib)?));
+    }
+    let all = [&critical, &bystander, &lowest].map(|pod| &pod.facts);
     write_facts(FACTS, &json!({"items": all}).to_string())?;
     let _ = fs::remove_file(FIFO);
     mknodat(CWD, FIFO, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).context("cannot make a FIFO")?;
@@ -45,8 +51,9 @@ pub(crate) fn services_forges_facts() -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
     }
     expect_spared(&mut scene, &critical).context("the pod that was known as critical")?;
-    let mut hog = Hog::start("anon", grower.container.path(), HOG, &["--hold", "60"])?;
-    scene.expect_killed(&mut hog, &grower.cgroup).context("the pod that grew")?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--hold", "60"])?;
+    scene.expect_killed(&mut hog, &victim).context("the workload that grew")?;
     wait_for("it has sent everything", PATIENCE, || Ok(scene.agent.text().contains("plimsoll: hostile: done")))?;
     for (name, child) in &mut others {
         ensure!(child.try_wait()?.is_none(), "{name} died: {}", tail(&scene.agent.text()));
