@@ -25,6 +25,7 @@ mod inherit;
 mod inherited_config;
 mod kill_switch;
 mod log;
+mod node_services;
 mod observe;
 mod options;
 mod pods_command;

@@ -19,6 +19,8 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
+use crate::node_services;
+
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
@@ -145,7 +147,7 @@ impl Observer {
             root: root.and_then(|root| Root::open(root).ok()),
             patterns: Patterns { workloads, never: configuration.machine.never.clone(), pods },
             priorities: configuration.machine.workloads.iter().map(|workload| workload.priority).collect(),
-            protected: Protected::read(),
+            protected: Protected { node: node_services::cgroups(configuration), ..Protected::read() },
             known,
             slices: configuration.slices().map(|slice| (slice.name().to_owned(), paths(slice))).collect(),
             all_pods,
@@ -278,14 +280,7 @@ impl Observer {
     }
 
     fn why_never(&self, path: &[u8]) -> Why {
-        let holds = |inner: &[u8]| inner.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        if path == b"init.scope" || holds(&self.protected.init) {
-            Why::Init
-        } else if holds(&self.protected.own) {
-            Why::Agent
-        } else {
-            Why::Listed
-        }
+        self.protected.why(path).unwrap_or(Why::Listed)
     }
 }
 

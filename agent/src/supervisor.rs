@@ -35,6 +35,7 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::acting::Locks;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
+use crate::node_services;
 use crate::options::{LogLevel, Options};
 use crate::service_manager;
 use crate::services::{self, ClusterSettings};
@@ -492,6 +493,11 @@ impl Supervisor {
             fcntl_setfd(core, FdFlags::empty())?;
             command.arg("--storage").arg(core.as_raw_fd().to_string());
         }
+        let node_services = self.node_services();
+        if let Some(way) = &node_services {
+            fcntl_setfd(way, FdFlags::empty())?;
+            command.arg("--node-services").arg(way.as_raw_fd().to_string());
+        }
         let from_core = launch(&mut self.core, command, |ends| ends)?;
         if let Some((scanner, (_, way))) = self.scanner.as_mut().zip(storage) {
             scanner.set_core(way);
@@ -505,6 +511,16 @@ impl Supervisor {
             tracing::warn!("the core is not watched: {errno}");
         }
         Ok(())
+    }
+
+    /// The end for a new core of a way to a thread that finds the kubelet and container runtimes; absent where there can be
+    /// none now: then the core knows none.
+    fn node_services(&self) -> Option<OwnedFd> {
+        let started = handover::messages_pair().map_err(std::io::Error::from).and_then(|(core, way)| {
+            node_services::serve(way, node_services::sockets(&self.configuration))?;
+            Ok(core)
+        });
+        started.inspect_err(|error| tracing::warn!(%error, "the kubelet and the container runtime are not found")).ok()
     }
 
     /// Changes the level of the log, if a signal asked for it: of this process, and of the reporter.

@@ -13,8 +13,12 @@ pub const USUAL_SOCKETS: [(&str, &str); 4] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("k3s", "/run/k3s/containerd/containerd.sock"),
     ("CRI-O", "/run/crio/crio.sock"),
-    ("cri-dockerd", "/run/cri-dockerd.sock"),
+    ("cri-dockerd", SOCKET_ACTIVATED),
 ];
+
+/// The one of them that its package has the service manager listen on (`cri-docker.socket`): a connection starts the
+/// runtime.
+pub const SOCKET_ACTIVATED: &str = "/run/cri-dockerd.sock";
 
 pub(crate) fn usual() -> String {
     USUAL_SOCKETS.map(|(runtime, path)| format!("{path} ({runtime})")).join(", ")

@@ -258,7 +258,9 @@ impl<'w> Walk<'w> {
     }
 
     fn must_be_spared(&self, fd: BorrowedFd<'_>, path: &[u8]) -> bool {
-        self.protected.is_in(path) || self.patterns.is_never(path) || self.never_below(fd, path, self.bounds.depth)
+        self.protected.why(path).is_some()
+            || self.patterns.is_never(path)
+            || self.never_below(fd, path, self.bounds.depth)
     }
 
     fn never_below(&self, fd: BorrowedFd<'_>, path: &[u8], depth: usize) -> bool {

@@ -14,7 +14,7 @@ use plimsoll_policy::{Key, Owner, Protected as Why, SliceId, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
-use crate::identity::is_monitor;
+use crate::identity::{identify, is_monitor};
 use crate::pods::{Pods, Rank};
 use crate::storage::Storage;
 use crate::{
@@ -45,7 +45,7 @@ pub struct Config {
     pub patterns: Patterns,
     /// By the place of its pattern in the list.
     pub priorities: Vec<i32>,
-    /// The agent and init.
+    /// The agent, init, the kubelet and container runtimes.
     pub protected: Protected,
     /// Slices with thresholds of their own.
     pub slices: Vec<SlicePlace>,
@@ -171,6 +171,19 @@ impl Inventory {
     /// Goes on with the protections that an earlier process has written: they are never withdrawn.
     pub fn take_over(&mut self, protected: HashMap<Uid, Critical>) {
         self.pods.take_over(protected);
+    }
+
+    /// Takes in where the kubelet and container runtimes are. Gives whether that is new: then what was a workload may be none
+    /// any more, which the next walk finds. What is in a pod is left out: a process there may have made a socket in a
+    /// directory of the kubelet's that it was given, and must not be out of reach by that.
+    pub fn protect_node(&mut self, cgroups: impl IntoIterator<Item = Vec<u8>>) -> bool {
+        let is_in_pod = |path: &[u8]| self.config.patterns.concerns_pods(path) || identify(path).is_some();
+        let mut node: Vec<_> = cgroups.into_iter().filter(|path| !path.is_empty() && !is_in_pod(path)).collect();
+        node.sort_unstable();
+        node.dedup();
+        let is_new = node != self.config.protected.node;
+        self.config.protected.node = node;
+        is_new
     }
 
     /// Takes in what another process knows of pods.

@@ -54,6 +54,18 @@ pub fn has_thread(process: Pid, thread: Pid) -> bool {
     sys::would_signal_thread(process, thread) != Err(Errno::SRCH)
 }
 
+/// The process at the other end of a connection to a Unix socket, and its effective user: the one that had the socket listen,
+/// as they were then (unix(7)). `None` where it has no number in this PID namespace.
+pub fn peer(connection: impl AsFd) -> Result<Option<(Pid, u32)>, Errno> {
+    let (process, user) = sys::peer_credentials(connection.as_fd())?;
+    Ok(Pid::from_raw(process).map(|process| (process, user)))
+}
+
+/// Whether the process has ended, by its descriptor.
+pub fn is_over(process: &OwnedFd) -> bool {
+    has_ended(process).unwrap_or(true)
+}
+
 /// Kills the process. One that is gone already is fine.
 pub fn kill(pidfd: impl AsFd) -> Result<(), Errno> {
     signal(pidfd, Signal::KILL)
@@ -317,6 +329,17 @@ mod tests {
             assert_eq!(hides(&map).is_some(), hides_others, "{options}");
         }
         assert_eq!(hidden_processes(), None, "/proc is as usual here");
+    }
+
+    #[test]
+    fn the_process_that_has_a_socket_listen_is_known_by_a_connection() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("socket");
+        let _listening = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let connection = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+        let expected = (rustix::process::getpid(), rustix::process::geteuid().as_raw());
+        assert_eq!(peer(&connection), Ok(Some(expected)));
+        assert_eq!(peer(std::fs::File::open("/proc/self/stat").expect("readable")), Err(Errno::NOTSOCK));
     }
 
     #[test]

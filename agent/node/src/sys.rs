@@ -35,6 +35,19 @@ pub(crate) fn unshare_files() -> Result<(), Errno> {
     outcome(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) })
 }
 
+/// `SO_PEERCRED` of a connected Unix socket (unix(7)): the number of the process at its other end, zero where this PID
+/// namespace has none for it, and that process's effective user.
+pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let Ok(mut length) = libc::socklen_t::try_from(size_of_val(&found)) else { return Err(Errno::INVAL) };
+    let (socket, value) = (socket.as_raw_fd(), (&raw mut found).cast());
+    // SAFETY: the call writes at most `length` bytes to `found`, any of which is valid there, and their number to `length`;
+    // both live across it.
+    let done = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) };
+    outcome(done.into())?;
+    Ok((found.pid, found.uid))
+}
+
 /// `sched_setscheduler(2)` for the calling thread alone: threads that it starts are ordinary ones. musl's own function of
 /// that name always fails.
 pub(crate) fn set_round_robin(priority: i32) -> Result<(), Errno> {

@@ -114,6 +114,8 @@ pub enum Protected {
     Mirror,
     /// A pod of which nothing is known: it may be a critical one.
     Unknown,
+    /// It is the kubelet or a container runtime, or holds one.
+    Node,
 }
 
 impl From<Critical> for Protected {

@@ -264,6 +264,7 @@ impl fmt::Display for Protected {
             Self::Static => "a static pod",
             Self::Mirror => "the mirror of a static pod",
             Self::Unknown => "a pod of which nothing is known",
+            Self::Node => "the kubelet or the container runtime",
         })
     }
 }

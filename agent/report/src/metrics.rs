@@ -307,6 +307,7 @@ fn verdicts() -> impl Iterator<Item = Verdict> {
         Protected::Static,
         Protected::Mirror,
         Protected::Unknown,
+        Protected::Node,
     ];
     let others = [
         Verdict::Evicted,

@@ -1,12 +1,13 @@
 //! The thread that walks directories, opens files and allocates, so that the watching thread need not.
 //!
-//! It keeps the inventory of workloads, reads the machine's watermarks, names processes that grew outside all workloads,
+//! It keeps the inventory of workloads, follows where the kubelet and container runtimes are, reads the machine's watermarks, names processes that grew outside all workloads,
 //! follows what containers take and which of them memory.high throttles, and reports the state of the source.
 
 mod following;
 mod handle;
 mod informing;
 mod naming;
+mod node_services;
 mod notices;
 mod outgoing;
 mod pod_socket;
@@ -32,6 +33,7 @@ use crate::record::{HealthRecord, StartParts, StartupRecord, Tampered};
 
 pub(super) use following::Following;
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
+pub(super) use node_services::NodeServices;
 pub(super) use outgoing::{News, Outgoing};
 use pod_socket::Others;
 pub(super) use pod_socket::PodSocket;
@@ -78,6 +80,8 @@ pub(super) struct Thread {
     pub(super) reporter_restarted: OwnedFd,
     /// Absent where none is configured.
     pub(super) kill_switch: Option<KillSwitch>,
+    /// Where the kubelet and container runtimes are.
+    pub(super) node_services: NodeServices,
     /// What containers take.
     pub(super) following: Following,
     /// By which another process sends what is known of pods and disks.
@@ -98,6 +102,7 @@ impl Thread {
     /// Finds and opens everything for the first time, on the caller's thread.
     pub(super) fn first(&mut self) {
         self.check_switch();
+        self.find_node_services();
         self.inventory.discover(&mut self.outgoing);
         self.outgoing.publish();
     }
@@ -123,6 +128,7 @@ impl Thread {
                 self.sight_crossing(&mut schedule);
             }
             self.follow_switch();
+            self.follow_node_services(asked, &mut schedule);
             if is_asked(Request::Remove) {
                 self.send_removal();
             }
@@ -188,6 +194,7 @@ impl Thread {
         let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
         let switch = self.kill_switch.as_ref();
         let due = switch.and_then(KillSwitch::due).map_or(due, |check| check.min(due));
+        let due = self.node_services.due().map_or(due, |look| look.min(due));
         let timeout = Timespec::try_from(due.since(now)).ok();
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.handle.as_fd(), PollFlags::IN),
@@ -198,6 +205,7 @@ impl Thread {
         fds.extend(pods.into_iter().chain(storage).map(|way| PollFd::from_borrowed_fd(way.as_fd(), PollFlags::IN)));
         fds.extend(self.notices().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(switch.and_then(KillSwitch::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(self.node_services.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
         (self.handle.take(schedule.due(monotonic())), reporter_restarted)

@@ -106,6 +106,9 @@ pub(crate) struct Arguments {
     /// The socket by which the scanner sends what pods take of disks.
     #[arg(long)]
     storage: Option<i32>,
+    /// The socket by which the supervisor is asked where the kubelet and container runtimes are.
+    #[arg(long)]
+    node_services: Option<i32>,
 }
 
 /// Runs until it is asked to end, and gives the exit code.
@@ -117,7 +120,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut troubles = Vec::new();
     let parent = open_parent(arguments.child.supervisor)?;
     let [socket, reporter_restarted] = [arguments.child.socket()?, inherit::take(arguments.reporter_restarted)?];
-    let [pods, storage] = [arguments.pods, arguments.storage].map(|way| way.map(inherit::take));
+    let [pods, storage, node_services] =
+        [arguments.pods, arguments.storage, arguments.node_services].map(|way| way.map(inherit::take));
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
@@ -166,6 +170,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
+        node_services: inventory::NodeServices::new(node_services.transpose()?, has_events),
         following: inventory::Following::new(relief_mode(&configuration)),
         pods: pods.transpose()?.map(inventory::PodSocket::new),
         messages,

@@ -45,12 +45,13 @@ const LEFT_TO_LONG: [(&str, &str); 12] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 8] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 9] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
     ),
     ("node-soft-victims-end-in-order", "unit tests of the core and of agent/cri have each step of it"),
+    ("node-runtime-is-never-evicted", "it waits for 20 s; unit tests have each step, and what is found is refused"),
     ("node-throttled-is-evicted", "it waits for 10 s; unit tests of the core have which pod is evicted, and when"),
     ("node-minimum-reclaim", "34 s; unit tests of agent/policy have minimum reclaim"),
     ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),

@@ -26,7 +26,8 @@ fn paths(found: &Discovery) -> Vec<String> {
 }
 
 fn service() -> Protected {
-    Protected { own: b"system.slice/plimsoll.service".to_vec(), init: b"init.scope".to_vec() }
+    let (own, init) = (b"system.slice/plimsoll.service".to_vec(), b"init.scope".to_vec());
+    Protected { own, init, node: Vec::new() }
 }
 
 const MACHINE: &[&str] = &[
@@ -66,6 +67,37 @@ fn the_agent_is_refused_not_taken() {
     let patterns = Patterns::of(&["system.slice/*"], &[]);
     let found = discover(&root, &patterns, &service(), Bounds::default()).expect("readable");
     assert_eq!(found.refused, [b"system.slice/plimsoll.service"]);
+}
+
+#[test]
+fn what_pods_depend_on_is_refused_with_what_holds_it_and_by_its_path() {
+    let (dir, root) =
+        tree(&[MACHINE, &["system.slice/k3s.service", "user.slice/user-1.slice/lab.scope/kubelet"]].concat());
+    let patterns = Patterns::of(&["system.slice/*", "user.slice/user-1.slice/*.scope"], &[]);
+    let node =
+        ["system.slice/k3s.service", "user.slice/user-1.slice/lab.scope/kubelet"].map(|path| path.as_bytes().to_vec());
+    let protected = Protected { node: node.to_vec(), ..service() };
+    let found = discover(&root, &patterns, &protected, Bounds::default()).expect("readable");
+    let refused: Vec<_> = found.refused.iter().map(|path| String::from_utf8_lossy(path)).collect();
+    assert_eq!(
+        refused,
+        ["system.slice/k3s.service", "system.slice/plimsoll.service", "user.slice/user-1.slice/lab.scope"]
+    );
+    let others = ["system.slice/a.service", "system.slice/b.service", "user.slice/user-1.slice/session-1.scope"];
+    assert_eq!(paths(&found), others);
+    // The service manager makes a cgroup of its own for each start.
+    std::fs::rename(dir.path().join("system.slice/k3s.service"), dir.path().join("old")).expect("writable");
+    std::fs::create_dir(dir.path().join("system.slice/k3s.service")).expect("writable");
+    assert_eq!(workload_of(&root, &patterns, &protected, b"system.slice/k3s.service"), None);
+    for (path, why) in [
+        ("system.slice/k3s.service", Some(plimsoll_policy::Protected::Node)),
+        ("user.slice", Some(plimsoll_policy::Protected::Node)),
+        ("system.slice", Some(plimsoll_policy::Protected::Agent)),
+        ("system.slice/k3s", None),
+        ("system.slice/k3s.service/below", None),
+    ] {
+        assert_eq!(protected.why(path.as_bytes()), why, "{path}");
+    }
 }
 
 #[test]

@@ -103,6 +103,28 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
 }
 
 #[test]
+fn the_kubelet_and_the_runtime_are_no_workloads_once_they_are_found_and_what_is_in_a_pod_is_neither() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for name in ["work.slice", "work.slice/a", "work.slice/kubelet"] {
+        cgroup(tree.path(), name, 0);
+    }
+    let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/a".into(), "work.slice/kubelet".into()], 0));
+    let pod = "kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-0.scope";
+    // A process in the root cgroup holds all others, and is in none that could be killed.
+    let found = || ["work.slice/kubelet", "", pod, "work.slice/kubelet"].map(|path| path.as_bytes().to_vec());
+    assert!(inventory.protect_node(found()) && !inventory.protect_node(found()));
+    assert_eq!(inventory.config.protected.node, [b"work.slice/kubelet"]);
+    inventory.discover(&mut sent);
+    assert_eq!((sent.take(), inventory.workloads()), ((vec![], 1), 1));
+    // It was started again elsewhere.
+    assert!(inventory.protect_node([b"work.slice/b".to_vec()]));
+    inventory.discover(&mut sent);
+    assert_eq!(sent.take(), (vec!["work.slice/kubelet".into()], 0));
+}
+
+#[test]
 fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_before_that() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     for name in ["work.slice", "work.slice/a"] {

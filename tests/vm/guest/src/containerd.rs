@@ -22,7 +22,7 @@ pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
 /// What a sandbox runs: its process keeps the namespaces and does nothing.
 const PAUSE: [&str; 3] = ["idle", "--mib", "1"];
 /// The program itself.
-const PROGRAM: &str = "/usr/bin/containerd";
+pub(crate) const PROGRAM: &str = "/usr/bin/containerd";
 const CONFIGURATION: &str = "/etc/containerd/config.toml";
 const ARCHIVE: &str = "/run/test-image.tar";
 /// Where this program is in its image.

@@ -1,19 +1,23 @@
 //! What the agent has containerd do with pods that run: stop those that are evicted with a grace, and raise memory.high of
 //! containers that it throttles, as Memory QoS of the kubelet sets it.
 
+use crate::agent::PROGRAM;
 use crate::cgroup::Cgroup;
-use crate::containerd;
+use crate::containerd::{self, Driver};
+use crate::cri::Client;
+use crate::hog_tests::Hog;
 use crate::machine::{named, wait_for};
-use crate::node::{Node, await_available, expect_dead, kills, lines, number, threshold};
+use crate::node::{Node, await_available, expect_dead, kills, lines, number, plans, threshold};
 use crate::node_surroundings_tests::with_arguments;
 use crate::node_tests::{is_whole, logged};
 use crate::pod::{Class, Pod, SIGTERM_SENT};
 use crate::scene::{MIB, PATIENCE};
 use crate::suite::figure;
-use crate::systemd::{property, run, systemctl};
+use crate::systemd::{CONFIGURATION, UNIT, property, run, start_guest, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -78,6 +82,61 @@ pub(crate) fn soft_victims_end_in_order() -> Result<()> {
     let expected = Duration::from_secs(SHORT)..Duration::from_secs(SHORT + 2);
     ensure!(expected.contains(&had), "it had {had:?}");
     node.end(&[&stubborn], &[&bystander])
+}
+
+/// The service of a runtime that grows is not killed although a pattern matches it and `never` does not name it: not when it
+/// is started again, nor under another name. What grows beside it is.
+pub(crate) fn runtime_is_never_evicted() -> Result<()> {
+    const CROSSES: usize = 192;
+    const RENAMED: &str = "test-renamed.service";
+    /// Until the agent has found a service that was started elsewhere.
+    const FOUND: Duration = Duration::from_secs(10);
+    containerd::start(Driver::Systemd)?;
+    let hard = threshold(ROOM)?;
+    fs::write(
+        CONFIGURATION,
+        format!(
+            "evictionHard: {{memory.available: \"{hard}\"}}\nmachine:\n  logFormat: json\n  workloads:\n  \
+             - match: system.slice/*.service\n    priority: 0\n"
+        ),
+    )?;
+    systemctl(&["start", UNIT]).with_context(logged)?;
+    let main = |unit: &str| property(unit, "MainPID");
+    let survives = |unit: &str, when: &str| -> Result<()> {
+        let (process, plans_before) = (main(unit)?, plans()?.len());
+        let service = Cgroup::existing(&format!("system.slice/{unit}"))?;
+        let mut hog = Hog::start("anon", service.path(), CROSSES, &["--hold", "120"])?;
+        hog.wait_taken(CROSSES, PATIENCE).with_context(|| format!("{when}; {}", logged()))?;
+        wait_for("what is short is reported", PATIENCE, || Ok(plans()?.len() > plans_before)).with_context(logged)?;
+        std::thread::sleep(Duration::from_secs(3));
+        ensure!(hog.child.try_wait()?.is_none(), "{when}: what runs in {unit} was killed; {}", logged());
+        ensure!(main(unit)? == process, "{when}: {unit} was ended; {}", logged());
+        drop(hog);
+        await_available(hard + ROOM / 2 * MIB)
+    };
+    survives(containerd::UNIT, "as it was found")?;
+    systemctl(&["restart", containerd::UNIT])?;
+    wait_for("the runtime answers", PATIENCE, || Ok(Client::new()?.sandboxes().is_ok()))?;
+    survives(containerd::UNIT, "started again")?;
+    containerd::stop()?;
+    run(Command::new("systemd-run").args([
+        "--quiet",
+        "--unit",
+        RENAMED,
+        "--property=Delegate=yes",
+        containerd::PROGRAM,
+    ]))?;
+    wait_for("the runtime answers", PATIENCE, || Ok(Client::new()?.sandboxes().is_ok()))?;
+    std::thread::sleep(FOUND);
+    survives(RENAMED, "under another name")?;
+    let said = run(Command::new(PROGRAM).args(["explain", "--config", CONFIGURATION]))?;
+    let line = said.lines().find(|line| line.contains(RENAMED)).context("explain does not name it")?;
+    ensure!(line.contains("the kubelet or the container runtime"), "{line}");
+    let killed: Vec<_> = lines()?.into_iter().filter(|line| line["kill"] == "begun").collect();
+    ensure!(killed.is_empty(), "{killed:?}");
+    // The same in another service.
+    let other = start_guest("other", &[], &["hog", "anon", "--mib", &CROSSES.to_string(), "--hold", "120"])?;
+    wait_for("the other service is killed", PATIENCE, || Ok(!other.populated().unwrap_or(false))).with_context(logged)
 }
 
 /// The cgroup of a pod's container.

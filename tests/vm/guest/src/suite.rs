@@ -264,6 +264,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-soft-victims-end-in-order", node_runtime_tests::soft_victims_end_in_order, 300),
     on(Machine::Node, "node-throttled-is-relaxed", node_runtime_tests::throttled_is_relaxed, 300),
     on(Machine::Node, "node-throttled-is-evicted", node_runtime_tests::throttled_is_evicted, 300),
+    on(Machine::Node, "node-runtime-is-never-evicted", node_runtime_tests::runtime_is_never_evicted, 400),
     on(Machine::Node, "node-static-pod-survives", node_signal_tests::static_and_critical_pods_survive, 300),
     on(Machine::Node, "node-fork-bomb", node_signal_tests::fork_bomb, 300),
     on(Machine::Node, "node-allocatable", node_signal_tests::allocatable_memory, 300),
