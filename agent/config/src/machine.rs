@@ -68,7 +68,8 @@ pub struct Machine {
     pub journal_directory: PathBuf,
     /// The format of the log.
     pub log_format: LogFormat,
-    /// What becomes of a container that memory.high throttles. All but `report` need podFacts, and the container runtime.
+    /// What becomes of a container that memory.high throttles. All but `report` need podFacts or a
+    /// cluster, and the container runtime.
     pub throttled: Throttled,
     /// Images that are never removed for a disk, as patterns of their names: `registry.local/base/*`, `docker.io/library/**`.
     /// A pattern without tag and digest means all of them. Those that a container uses, running or not, never are.
@@ -111,8 +112,8 @@ pub struct Workload {
 pub struct Brake {
     /// How a growing cgroup is held from user space.
     pub mode: BrakeMode,
-    /// Paths of cgroups that the kernel side may stop in their own context, before user space runs. With `podFacts`,
-    /// those around and in pods are left out: some must not be stopped.
+    /// Paths of cgroups that the kernel side may stop in their own context, before user space runs. With `podFacts`
+    /// or a cluster, those around and in pods are left out: some must not be stopped.
     #[schemars(with = "Vec<String>")]
     pub in_kernel: Vec<Pattern>,
     /// The longest time that a brake holds.
@@ -342,8 +343,8 @@ impl Machine {
             found.extend(refused.map(|why| Refusal::value(&format!("{at}.path"), why)));
             found.extend(slice.refusals(at, document));
         }
-        if self.throttled != Throttled::Report && self.pod_facts.is_none() {
-            let why = "needs machine.podFacts: without it pods are not known";
+        if self.throttled != Throttled::Report && !self.knows_pods() {
+            let why = "needs machine.podFacts or machine.cluster: without one of them pods are not known";
             found.push(Refusal::value("machine.throttled", why));
         }
         // All pods together are one more.

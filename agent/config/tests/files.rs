@@ -4,7 +4,7 @@ use core::time::Duration;
 use plimsoll_config::kubelet::Kubelet;
 use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Machine, Origin, Override, Overrides, SourceChoice, Sources,
-    examine, parse,
+    Throttled, examine, parse,
 };
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
@@ -441,7 +441,8 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {throttled: relax}",
-            "test.yaml:1: machine.throttled: \"relax\": needs machine.podFacts: without it pods are not known",
+            "test.yaml:1: machine.throttled: \"relax\": needs machine.podFacts or machine.cluster: without one of them \
+             pods are not known",
         ),
         (
             "machine: {throttled: kill, podFacts: /run/facts/pods.json}",
@@ -478,6 +479,16 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
     let wrong = cases.into_iter().map(|(text, expected)| (text, error_of(text), expected));
     let wrong: Vec<_> = wrong.filter(|(_, error, expected)| error != expected).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn throttled_containers_are_acted_on_where_a_file_or_a_cluster_says_what_pods_there_are() {
+    for source in ["podFacts: /run/facts/pods.json", "cluster: {inCluster: true}", "cluster: {kubeconfig: /etc/k}"] {
+        for (word, mode) in [("relax", Throttled::Relax), ("evict", Throttled::Evict)] {
+            assert_eq!(of(&format!("machine: {{throttled: {word}, {source}}}")).machine.throttled, mode, "{source}");
+        }
+    }
+    assert!(error_of("machine: {throttled: evict, cluster: {nodeName: n}}").contains("needs machine.podFacts or"));
 }
 
 #[test]
