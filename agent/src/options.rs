@@ -73,12 +73,13 @@ struct OfMachine(Vec<Override>);
 impl clap::Args for OfMachine {
     fn augment_args(command: Command) -> Command {
         command.args(FLAGS.iter().map(|flag| {
-            Arg::new(flag.long.as_str())
+            let arg = Arg::new(flag.long.as_str())
                 .long(flag.long.as_str())
                 .env(flag.variable.as_str())
                 .help(flag.help.as_str())
                 .help_heading(OF_MACHINE)
-                .value_name("VALUE")
+                .value_name("VALUE");
+            if flag.is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg }
         }))
     }
 
@@ -223,6 +224,21 @@ mod tests {
     struct Line {
         #[command(flatten)]
         options: Options,
+    }
+
+    #[test]
+    fn a_switch_needs_no_value() {
+        let lines: [(&[&str], _); 4] = [
+            (&["--shadow"], Some("true")),
+            (&["--shadow", "--evict-for-unattributed", "--config", "file"], Some("true")),
+            (&["--shadow", "false"], Some("false")),
+            (&["--config", "file"], None),
+        ];
+        for (words, expected) in lines {
+            let Line { options } = Line::parse_from([&["run"], words].concat());
+            let given = options.of_machine.0.iter().find(|given| given.key == "machine.shadow");
+            assert_eq!(given.map(|given| given.text.as_str()), expected, "{words:?}");
+        }
     }
 
     /// The core has what the supervisor read, also where the files are gone since.

@@ -556,8 +556,11 @@ impl Supervisor {
         command
     }
 
-    /// Undoes what the core held.
+    /// Undoes what the core held. In a dry run that is nothing, and what another agent left is not this one's to undo.
     fn undo(&self) {
+        if self.configuration.machine.shadow {
+            return;
+        }
         match undo_all(&self.configuration) {
             Ok(summary) if summary.failed.is_empty() && summary.thawed.is_empty() && summary.continued == 0 => {}
             Ok(summary) => tracing::warn!("undone after the core: {summary}"),

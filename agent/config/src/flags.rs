@@ -19,6 +19,8 @@ pub struct Flag {
     pub variable: String,
     /// A sentence for `--help`, with the accepted values where they are few.
     pub help: String,
+    /// It is true or false, and without a value true.
+    pub is_switch: bool,
 }
 
 /// All of them, by the schema of [`Machine`].
@@ -42,7 +44,8 @@ fn collect(parent: &str, schema: &Json, root: &Json, flags: &mut Vec<Flag>) {
             let values: Vec<&str> = values.filter_map(|value| value["const"].as_str()).collect();
             let help = property["description"].as_str().unwrap_or_default().replace('\n', " ");
             let help = if values.is_empty() { help } else { format!("{help} [{}]", values.join(", ")) };
-            flags.push(Flag { key, long, variable, help });
+            let is_switch = property["type"] == "boolean";
+            flags.push(Flag { key, long, variable, help, is_switch });
         }
     }
 }
@@ -139,6 +142,7 @@ mod tests {
                 "reclaim-pause",
                 "responsible-percent",
                 "runtime-socket",
+                "shadow",
                 "source",
                 "stall-percent",
                 "state-directory",
@@ -149,5 +153,7 @@ mod tests {
         let source = FLAGS.iter().find(|flag| flag.long == "source").expect("it is there");
         assert_eq!((source.key.as_str(), source.variable.as_str()), ("machine.source", "PLIMSOLL_SOURCE"));
         assert!(source.help.ends_with("[auto, ebpf, psi, poll]"), "{}", source.help);
+        let switches = FLAGS.iter().filter(|flag| flag.is_switch).map(|flag| flag.long.as_str());
+        assert_eq!(switches.collect::<Vec<_>>(), ["cluster-in-cluster", "evict-for-unattributed", "shadow"]);
     }
 }

@@ -79,6 +79,9 @@ pub struct Machine {
     /// It counts where root owns it, and root alone can write the directories around it. Empty for none.
     #[serde(with = "As::<Source>")]
     pub kill_switch: Option<PathBuf>,
+    /// Dry run: watch, decide and report as ever, and evict, freeze, stop, reclaim, remove and raise nothing. What would be
+    /// done is in the log, marked as shadow; readiness says why the agent does not act. It runs beside an agent that acts.
+    pub shadow: bool,
     /// The kubelet's own directory, an absolute path. Empty for that of `--root-dir`, where the kubelet's command line is
     /// read, else for /var/lib/kubelet.
     #[serde(with = "As::<Place>")]
@@ -253,6 +256,7 @@ impl Default for Machine {
             throttled: Throttled::Report,
             images_never_removed: Vec::new(),
             kill_switch: Some("/etc/plimsoll/kill-switch".into()),
+            shadow: false,
             kubelet_root: None,
             runtime_socket: None,
             cluster: Cluster::default(),

@@ -105,6 +105,7 @@ machine:
   throttled: report
   imagesNeverRemoved: [registry.local/base/*]
   killSwitch: ''
+  shadow: true
   kubeletRoot: /data/kubelet
   runtimeSocket: /run/other.sock
 ");
@@ -148,7 +149,7 @@ machine:
     assert_eq!(configuration.machine.metrics_address.to_string(), "[::1]:1");
     assert_eq!(configuration.machine.state_directory, PathBuf::from("/run/other"));
     assert_eq!(configuration.machine.log_format, LogFormat::Json);
-    assert_eq!(configuration.machine.kill_switch, None);
+    assert_eq!((configuration.machine.kill_switch, configuration.machine.shadow), (None, true));
     assert_eq!(configuration.machine.kubelet_root, Some(PathBuf::from("/data/kubelet")));
     assert_eq!(configuration.machine.runtime_socket, Some(PathBuf::from("/run/other.sock")));
 }

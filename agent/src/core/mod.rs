@@ -43,7 +43,7 @@ use plimsoll_units::{MonotonicNs, Pages, Pattern};
 use rtrb::RingBuffer;
 use rustix::event::{Timespec, poll};
 
-use crate::acting::{Claim, Locks};
+use crate::acting::{Claim, Locks, Turn};
 use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
 use crate::kill_switch::KillSwitch;
@@ -134,11 +134,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mode = CgroupMode::detect();
     let root = Root::open(mode.root().unwrap_or(CGROUP_ROOT.as_ref()))?;
     let unified = mode == CgroupMode::Unified;
-    let locks = Locks::of(&configuration.machine.state_directory);
-    let (claim, turn) = if unified { Some(Claim::start(locks, &mut troubles)?) } else { None }.unzip();
+    let (claim, turn) = claim(&configuration, unified, &mut troubles)?.unzip();
     let turn = turn.flatten();
-    let acting = unified && turn.is_none();
-    let shadow = shadow(acting, unified);
+    let acting = claim.is_some() && turn.is_none();
+    let shadow = shadow(acting, unified, configuration.machine.shadow);
 
     let now = monotonic();
     let mut past = if acting { Some(Past::undo(&configuration, &root, &mut troubles)?) } else { None };
@@ -224,6 +223,17 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// Claims the right to act, unless this machine can only be watched. A dry run claims nothing, so that an agent beside it acts.
+fn claim(
+    configuration: &Configuration,
+    unified: bool,
+    troubles: &mut Vec<String>,
+) -> anyhow::Result<Option<(Claim, Option<Turn>)>> {
+    let locks = Locks::of(&configuration.machine.state_directory);
+    let claims = unified && !configuration.machine.shadow;
+    claims.then(|| Claim::start(locks, troubles)).transpose()
 }
 
 /// The brake in the kernel; `acts`: what that stopped is continued by this process.
@@ -426,9 +436,12 @@ pub(crate) fn own_cgroup(protected: &Protected) -> Option<String> {
 }
 
 /// Why this agent only watches, if it does.
-const fn shadow(acting: bool, unified: bool) -> Option<&'static str> {
+const fn shadow(acting: bool, unified: bool, is_asked: bool) -> Option<&'static str> {
     match (acting, unified) {
         (true, _) => None,
+        (false, true) if is_asked => {
+            Some("dry run (machine.shadow): what it would do is reported, and nothing is done")
+        }
         (false, true) => Some("another agent acts on this machine; this one shadows it and takes over"),
         (false, false) => Some("version 1 holds the memory controller; this machine can only be watched (shadow)"),
     }

@@ -78,7 +78,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
-    let keeps = configuration.machine.knows_pods() || is_node;
+    // In a dry run the journal is left to an agent that acts: one process at a time has it.
+    let keeps = (configuration.machine.knows_pods() || is_node) && !configuration.machine.shadow;
     let kept = keeps.then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));

@@ -1,6 +1,6 @@
-//! The kill switch, thrown while a process grows.
+//! The kill switch, thrown while a process grows, and a dry run.
 
-use crate::agent::tail;
+use crate::agent::{Agent, Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::wait_for;
@@ -30,6 +30,16 @@ impl Drop for Removed {
     }
 }
 
+/// Whether a plan was reported that evicts it and is not carried out.
+fn would_evict(scene: &Scene, victim: &Cgroup) -> bool {
+    let name = victim.name();
+    let evicts = |plan: &serde_json::Value| {
+        let mut actions = plan["actions"].as_array().into_iter().flatten();
+        plan["shadow"] == true && actions.any(|it| it["action"] == "evict" && it["cgroup"] == name)
+    };
+    scene.agent.plans().iter().any(evicts)
+}
+
 /// The file appears, with its directory, while a process grows past the threshold: it is not killed, nor stopped by the
 /// agent or the kernel, and what would be done is reported. The file goes, and the process is killed.
 pub(crate) fn thrown_and_taken_back() -> Result<()> {
@@ -48,15 +58,8 @@ pub(crate) fn thrown_and_taken_back() -> Result<()> {
     figure("kill-switch", &[("shadows_after_ms", &thrown.elapsed().as_millis())]);
     ensure!(scene.agent.killed() == 0, "the process crossed the threshold before the switch was thrown");
     hog.wait_taken(HOG, PATIENCE).with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
-    let name = victim.name();
-    wait_for("what would be done is reported", PATIENCE, || {
-        let evicts = |plan: &serde_json::Value| {
-            let mut actions = plan["actions"].as_array().into_iter().flatten();
-            plan["shadow"] == true && actions.any(|it| it["action"] == "evict" && it["cgroup"] == name)
-        };
-        Ok(scene.agent.plans().iter().any(evicts))
-    })
-    .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    wait_for("what would be done is reported", PATIENCE, || Ok(would_evict(&scene, &victim)))
+        .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     let (status, says) = scene.agent.get("/readyz")?;
     ensure!(status == 503 && says.contains(SWITCH), "its readiness is {status}: {says}");
     for (metric, value) in [("plimsoll_kill_switch ", 1.0), ("plimsoll_acting ", 0.0), ("plimsoll_kills_total ", 0.0)] {
@@ -71,5 +74,32 @@ pub(crate) fn thrown_and_taken_back() -> Result<()> {
     drop(removed);
     scene.expect_killed(&mut hog, &victim)?;
     scene.agent.wait_ready(PATIENCE)?;
+    scene.end()
+}
+
+/// An agent in a dry run does nothing while a process grows past the threshold, reports what it would do, and leaves the
+/// right to act to an agent that is started later, which kills the process.
+pub(crate) fn dry_run() -> Result<()> {
+    let mut scene = Scene::launch_with(ROOM, |settings| {
+        settings.kernel_brake = true;
+        settings.environment.push(("PLIMSOLL_SHADOW", "true".into()));
+    })?;
+    scene.agent.wait_shadowing(PATIENCE)?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "300"])?;
+    hog.wait_taken(HOG, PATIENCE).with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    wait_for("what would be done is reported", PATIENCE, || Ok(would_evict(&scene, &victim)))
+        .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
+    let (status, says) = scene.agent.get("/readyz")?;
+    ensure!(status == 503 && says.contains("dry run"), "its readiness is {status}: {says}");
+    let acting = counted(&scene, "plimsoll_acting ")?;
+    ensure!(acting < 0.5 && scene.agent.killed() == 0, "it acts: {acting}");
+    ensure!(hog.child.try_wait()?.is_none(), "the process was killed");
+    let second = Settings { port: scene.settings.port + 1, environment: Vec::new(), ..scene.settings.clone() };
+    let second = Agent::start(&second)?;
+    wait_for("the other agent kills the process", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
+        .with_context(|| format!("the log ends with: {}", tail(&second.text())))?;
+    second.stop()?;
+    ensure!(scene.agent.killed() == 0, "both acted");
     scene.end()
 }

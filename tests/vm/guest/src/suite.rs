@@ -180,6 +180,7 @@ const TESTS: &[Test] = &[
     test("pods-are-evicted-for-what-they-take-of-disks", disks_tests::local_storage, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
+    test("dry-run-does-nothing", kill_switch_tests::dry_run, 240, &[]),
     test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),
     test("watches-no-more-workloads-than-rows", scenarios_at_rest::more_than_rows, 600, &[]),
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
