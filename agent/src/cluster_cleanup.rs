@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use plimsoll_kube::{Client, Dial, SERVICE_ACCOUNT, client, node};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use anyhow::{Context as _, ensure};
+use plimsoll_kube::{Client, Dial, client, node};
 use tokio::time::timeout;
 
+use crate::cluster_client;
 use crate::options::Options;
-use crate::services::{ClusterSettings, node_name};
+use crate::services::node_name;
 
 /// How long one node may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -29,15 +29,9 @@ pub(crate) fn main(Arguments { options, all_nodes }: &Arguments) -> anyhow::Resu
     let mut configuration = options.load(None)?;
     let cluster = &mut configuration.machine.cluster;
     cluster.in_cluster |= *all_nodes && cluster.kubeconfig.is_none();
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let account = cluster.in_cluster.then(|| openat(CWD, SERVICE_ACCOUNT, how, Mode::empty()));
-    let account = account.transpose().with_context(|| format!("cannot open {SERVICE_ACCOUNT}"))?;
-    let Some(access) = ClusterSettings::access_of(&configuration, account)? else {
-        bail!("no cluster is configured: set machine.cluster.kubeconfig or machine.cluster.inCluster")
-    };
+    let access = cluster_client::access(&configuration)?;
     let address = access.resolve()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    cluster_client::runtime()?.block_on(async {
         let (client, _) = client(access, Dial::to(address));
         let names = if *all_nodes { names(&client).await? } else { vec![node_name(&configuration)?] };
         let mut failed = Vec::new();

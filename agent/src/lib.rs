@@ -13,6 +13,7 @@ mod acting;
 mod check;
 mod child;
 mod cluster_cleanup;
+mod cluster_client;
 mod config_command;
 mod confine;
 mod core;

@@ -19,7 +19,7 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use crate::node_services;
+use crate::{cluster_client, node_services};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,50 +89,65 @@ pub(crate) fn first_of(root: &Root, paths: &[Vec<u8>]) -> Option<(String, Figure
 struct Known {
     pods: Pods,
     names: HashMap<Uid, String>,
+    /// What said it; absent where nothing did.
+    source: Option<String>,
 }
 
 impl Known {
-    /// From a list of pods. Of one that cannot be read nothing is known, which is printed.
+    /// From a list of pods in a file.
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let (bytes, file) = (crate::replay::content(path)?, path.display());
-        let listed = crate::services::facts_of(&bytes, &mut HashMap::new())
-            .map_err(|error| anyhow::anyhow!("{file}:{}", printable(&format!("{error:#}"))))?;
+        Self::parsed(&crate::replay::content(path)?, path.display().to_string())
+    }
+
+    /// From a list of pods. Of one that cannot be read nothing is known, which is printed.
+    fn parsed(bytes: &[u8], source: String) -> anyhow::Result<Self> {
+        let listed = crate::services::facts_of(bytes, &mut HashMap::new())
+            .map_err(|error| anyhow::anyhow!("{source}:{}", printable(&format!("{error:#}"))))?;
         if let Some(error) = listed.first_error {
             let (unread, error) = (listed.unread, printable(&error.to_string()));
-            crate::log::complain(&format!("nothing is known of {unread} pods: {file}: line {error}"));
+            crate::log::complain(&format!("nothing is known of {unread} pods: {source}: line {error}"));
         }
         let mut pods = Pods::default();
         for message in listed.pods.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
             pods.take(message, HashSet::new);
         }
-        Ok(Self { pods, names: crate::services::names_of(&bytes) })
+        Ok(Self { pods, names: crate::services::names_of(bytes), source: Some(source) })
     }
 
-    /// What `machine.podFacts` says. Where that cannot be read, that is printed.
-    fn configured(configuration: &Configuration) -> Self {
-        let read = configuration.machine.pod_facts.as_deref().map(Self::read);
-        read.and_then(|read| {
-            read.inspect_err(|error| crate::log::complain(&format!("nothing is known of pods: {error:#}"))).ok()
-        })
-        .unwrap_or_default()
+    /// What `machine.podFacts` says, or the API server of `machine.cluster`, in the place of which a file may be. Where that
+    /// cannot be read, that is printed.
+    fn configured(configuration: &Configuration, in_place_of_cluster: Option<&Path>) -> Self {
+        let machine = &configuration.machine;
+        let read = match (machine.pod_facts.as_deref(), in_place_of_cluster) {
+            (None, _) if !machine.cluster.is_on() => return Self::default(),
+            (Some(file), _) | (None, Some(file)) => Self::read(file),
+            (None, None) => cluster_client::pods(configuration)
+                .and_then(|listed| Self::parsed(listed.as_bytes(), "the API server".to_owned())),
+        };
+        let hint = if machine.pod_facts.is_none() { "; a list of them can be named with --pods" } else { "" };
+        let complain = |error: &anyhow::Error| {
+            crate::log::complain(&format!("nothing is known of pods: {}{hint}", printable(&format!("{error:#}"))));
+        };
+        read.inspect_err(complain).unwrap_or_default()
     }
 }
 
 impl Observer {
     /// For the cgroup tree at `root`, if there is one.
-    pub(crate) fn new(configuration: &Configuration, root: Option<&Path>) -> Self {
+    /// `file`: a list of pods, which is read in place of asking the API server.
+    pub(crate) fn new(configuration: &Configuration, root: Option<&Path>, file: Option<&Path>) -> Self {
         let pods = crate::core::pod_root_of_known(configuration);
-        Self::with(configuration, root, pods, Known::configured(configuration))
+        Self::with(configuration, root, pods, Known::configured(configuration, file))
     }
 
     /// The same, with pods as workloads also where nothing says what is known of them: what the list in `file` says, or
-    /// else `machine.podFacts`.
+    /// else `machine.podFacts` or the API server.
     pub(crate) fn of_pods(
         configuration: &Configuration,
         root: Option<&Path>,
         file: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let known = file.map_or_else(|| Ok(Known::configured(configuration)), Known::read)?;
+        let known = file.map_or_else(|| Ok(Known::configured(configuration, None)), Known::read)?;
         Ok(Self::with(configuration, root, Some(crate::core::pod_root(configuration)), known))
     }
 
@@ -160,6 +175,11 @@ impl Observer {
     pub(crate) fn pod_name(&self, workload: &Workload) -> Option<&str> {
         let pod = workload.pod.as_ref()?;
         self.known.names.get(&Uid::of(&pod.uid)).map(String::as_str)
+    }
+
+    /// What said what is known of pods: a file, or the API server. Absent where nothing did.
+    pub(crate) fn source_of_pods(&self) -> Option<&str> {
+        self.known.source.as_deref()
     }
 
     /// Where a cgroup is in the file system.
@@ -326,7 +346,7 @@ pub(crate) mod tests {
         fs::write(&facts, text).expect("writable");
         let configuration = format!("machine: {{podFacts: {}}}", facts.display());
         let configuration = plimsoll_config::parse(&configuration, "f").expect("it is in order");
-        let sample = Observer::new(&configuration, Some(dir.path())).sample();
+        let sample = Observer::new(&configuration, Some(dir.path()), None).sample();
         let reported: Vec<_> = sample
             .workloads
             .iter()
@@ -348,7 +368,7 @@ pub(crate) mod tests {
         let text = "machine: {workloads: [{match: 'a.slice/*', priority: 3}], never: ['a.slice/db*'], \
                     slices: [{path: a.slice, evictionHard: {memory.available: 10%}}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let observer = Observer::new(&configuration, Some(dir.path()));
+        let observer = Observer::new(&configuration, Some(dir.path()), None);
         let first = observer.sample();
         assert_eq!(
             first.slices,

@@ -33,8 +33,9 @@ or one of its containers at this rate, at its own memory.max, DISTANCE bytes fro
 for which tasks waited because of memory.high; DISK is what its volumes and logs take of disks, without writable \
 layers. - is not known, or none.
 
-A pod's request, priority and name come from a list: `machine.podFacts`, or --pods, as `kubectl get pods -A -o json \
---field-selector spec.nodeName=NODE` prints it. A pod that the list does not name is shown by its UID, and is never evicted.
+A pod's request, priority and name come from a list: --pods, else `machine.podFacts`, as `kubectl get pods -A -o json \
+--field-selector spec.nodeName=NODE` prints it, else with `machine.cluster` the API server, which is asked once and waited for \
+5 s at most. A pod that the list does not name is shown by its UID, and is never evicted.
 
 Exit codes: 0 done; 1 there are no pods here, or the list of --pods cannot be read; 2 wrong arguments or configuration.";
 
@@ -44,7 +45,7 @@ Exit codes: 0 done; 1 there are no pods here, or the list of --pods cannot be re
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// What is known of the pods, in place of `machine.podFacts`.
+    /// What is known of the pods, in place of `machine.podFacts` and of the API server, which is not asked then.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
     /// How to print them.
@@ -115,7 +116,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     };
     crate::log::print(&printed);
     let too_long = "what some pods take of disks is not shown: it was not measured within 5 s";
-    let notes = notes(&configuration, file, &rows);
+    let notes = notes(&configuration, &observer, file, &rows);
     for note in notes.into_iter().chain(disk.is_cut_short.then(|| too_long.to_owned())) {
         crate::log::complain(&note);
     }
@@ -137,17 +138,19 @@ fn nowhere(configuration: &Configuration) -> String {
 }
 
 /// What to know when reading the answer.
-fn notes(configuration: &Configuration, file: Option<&Path>, rows: &[Row]) -> Vec<String> {
+fn notes(configuration: &Configuration, observer: &Observer, file: Option<&Path>, rows: &[Row]) -> Vec<String> {
     let mut notes = Vec::new();
     let unnamed = rows.iter().filter(|row| row.pod.is_none()).count();
-    let known = file.or(configuration.machine.pod_facts.as_deref());
     let pods = counted(unnamed, "pod", "pods");
-    match known {
+    match observer.source_of_pods() {
+        // Why is said where it was read.
+        None if configuration.machine.knows_pods() => {}
         None => notes.push(
-            "requests, priorities and names of pods are not known: name a list of them with --pods, or in machine.podFacts"
+            "requests, priorities and names of pods are not known: name a list of them with --pods, or in \
+             machine.podFacts, or a cluster in machine.cluster"
                 .to_owned(),
         ),
-        Some(file) if unnamed > 0 => notes.push(format!("{} does not name {pods}", file.display())),
+        Some(source) if unnamed > 0 => notes.push(format!("{source} does not name {pods}")),
         Some(_) => {}
     }
     if file.is_some() && !configuration.machine.knows_pods() {
@@ -265,6 +268,11 @@ mod tests {
         rows(configuration, &observer, &disk, Duration::ZERO)
     }
 
+    fn noted(configuration: &Configuration, root: &Path, file: Option<&Path>, rows: &[Row]) -> Vec<String> {
+        let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
+        notes(configuration, &observer, file, rows)
+    }
+
     /// The rank of a pod, what it is printed as, its verdict, and what is known of it.
     type Said = (Option<u32>, String, String, Option<i32>, Option<u64>);
 
@@ -308,7 +316,7 @@ mod tests {
             ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)), Some(Bytes(7 * MIB)))
         );
         assert_eq!((within.uid.clone(), within.cgroup.clone()), (uid('1'), path("burstable", &uid('1'))));
-        assert_eq!(notes(&configuration, Some(&file), &rows).len(), 2);
+        assert_eq!(noted(&configuration, dir.path(), Some(&file), &rows).len(), 2);
         // Guaranteed pods are the last ones of that policy, though this one is over its request and its priority lowest.
         let (dir, mut configuration, file) = node("");
         configuration.policy.eviction_policy = plimsoll_policy::EvictionPolicy::OpenShift3;
@@ -329,7 +337,7 @@ mod tests {
         let line = text.lines().find(|line| line.contains(&uid('4'))).expect("it is there");
         let cells: Vec<&str> = line.split_whitespace().take(6).collect();
         assert_eq!(cells, ["-", &uid('4'), "BestEffort", "-", "-", "5.0"]);
-        let notes = notes(&configuration, None, &rows);
+        let notes = noted(&configuration, dir.path(), None, &rows);
         assert!(notes.len() == 1 && notes[0].contains("--pods"), "{notes:?}");
         assert!(Observer::of_pods(&configuration, Some(dir.path()), Some(Path::new("/none"))).is_err());
     }
@@ -340,7 +348,22 @@ mod tests {
         let (_, configuration, _) = node(&format!(", podFacts: {}", file.display()));
         let rows = listed(&configuration, dir.path(), None);
         assert_eq!(rows.iter().filter(|row| row.pod.is_some()).count(), 5);
-        assert_eq!(notes(&configuration, None, &rows), [format!("{} does not name 2 pods", file.display())]);
+        assert_eq!(
+            noted(&configuration, dir.path(), None, &rows),
+            [format!("{} does not name 2 pods", file.display())]
+        );
+    }
+
+    #[test]
+    fn a_list_in_a_file_is_read_in_place_of_asking_a_cluster_and_where_neither_answers_nothing_is_known() {
+        let (dir, _, file) = node("");
+        let (_, configuration, _) = node(", cluster: {kubeconfig: /nowhere/kubeconfig, nodeName: n1}");
+        for (file, named) in [(Some(file.as_path()), 5), (None, 0)] {
+            let rows = listed(&configuration, dir.path(), file);
+            assert_eq!(rows.iter().filter(|row| row.pod.is_some()).count(), named, "{file:?}");
+            let notes = noted(&configuration, dir.path(), file, &rows);
+            assert_eq!(notes.len(), usize::from(file.is_some()), "what cannot be asked was printed: {notes:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The only crate that knows the kube client. [`Access`] has where the API server is and by what it is trusted, [`client`]
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
-//! [`watch`] follows the pods of one node through any gap. [`Reporter`] writes what was done there: each eviction in the
+//! [`watch`] follows the pods of one node through any gap, [`list`] has them once. [`Reporter`] writes what was done there: each eviction in the
 //! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), within a budget of
 //! writes ([`Budget`]). Nothing here decides anything, and nothing waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
@@ -36,7 +36,7 @@ pub use jiff::Timestamp;
 pub use k8s_openapi::api::core::v1::Pod;
 pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
-pub use pods::{Change, Pods, watch};
+pub use pods::{Change, Pods, list, watch};
 pub use reporter::{Entry, HEARTBEAT, Outbox, Report, Reporter};
 
 /// The name under which Plimsoll owns fields of objects (`metadata.managedFields`) and reports events.

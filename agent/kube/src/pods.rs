@@ -4,6 +4,7 @@ use crate::budget::pause_after;
 use crate::error::{Refusal, chain};
 use core::pin::pin;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use http::Request;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client};
@@ -35,6 +36,13 @@ pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, change
         tracing::info!("this API server does not list by a watch (WatchList): pods are listed first");
         follow(watcher(api, config), &watching, &changes).await;
     }
+}
+
+/// The pods of this node once, for a command: the API server's list as it prints it, in JSON, from its cache.
+pub async fn list(client: &Client, node: &str) -> kube::Result<String> {
+    // The name of a node has no character that a query could not have.
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&resourceVersion=0");
+    client.request_text(Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
 }
 
 enum Next {
@@ -216,6 +224,19 @@ mod tests {
             5,
         ));
         assert_eq!(seen, ["a b", "lost", "b c", "lost", "d"]);
+    }
+
+    #[test]
+    fn a_list_is_the_nodes_own_as_it_is_written_and_a_refusal_says_why() {
+        let (client, log) = server(|asked| match asked.query.as_str() {
+            "fieldSelector=spec.nodeName%3Dn1&resourceVersion=0" => (200, json!({ "items": [pod("a", 1)] })),
+            _ => refused(403, "Forbidden", "pods is forbidden"),
+        });
+        let listed: Value = serde_json::from_str(&run(list(&client, "n1")).expect("a list")).expect("JSON");
+        assert_eq!(listed["items"][0]["metadata"]["name"], "a");
+        let error = run(list(&client, "n2")).expect_err("it is refused");
+        assert!(chain(&error).contains("pods is forbidden"), "{error}");
+        assert!(log.lock().expect("no panic").iter().all(|asked| asked.line() == "GET /api/v1/pods"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
     Access, Change, Client, Condition, Dial, Entry, Eviction, Kind, Pods, Progress, Report, Reporter, TaintEffect,
-    Timestamp, client, node, watch,
+    Timestamp, client, list, node, watch,
 };
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -129,6 +129,26 @@ async fn an_evicted_pod_is_failed_with_the_kubelets_words_and_has_one_event() {
     assert_eq!((&event["type"], &event["source"]["component"]), (&json!("Warning"), &json!("plimsoll")));
     assert_eq!(event["metadata"]["annotations"]["starved_resource"], "memory");
     assert_eq!(event["source"]["host"], "kube-eviction");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_for_a_command_has_the_pods_of_the_node_alone() {
+    let (scene, other) = (Scene::set("kube-list"), Scene::set("kube-list-other"));
+    let uid = scene.add_pod("listed");
+    other.add_pod("elsewhere");
+    // From the API server's cache, which may have it a moment later.
+    let uids = async {
+        loop {
+            let text = list(&scene.client(), &scene.node).await.expect("it answers");
+            let pods: Value = serde_json::from_str(&text).expect("JSON");
+            let uids: Vec<_> =
+                pods["items"].as_array().expect("a list").iter().map(|it| it["metadata"]["uid"].clone()).collect();
+            if !uids.is_empty() {
+                return uids;
+            }
+        }
+    };
+    assert_eq!(timeout(PATIENCE, uids).await.expect("it is listed"), [json!(uid)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -74,7 +74,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     if let Some(sentence) = mode.refusal() {
         crate::log::complain(&format!("no workload can be seen: {sentence}"));
     }
-    let observer = Observer::new(&configuration, mode.root());
+    let observer = Observer::new(&configuration, mode.root(), arguments.pods.as_deref());
     let Some(reading) = observer.memory() else { anyhow::bail!("cannot read /proc/meminfo") };
     let victims = oom::victims(&reading, &listed);
     let places = thresholds::Places::new(&configuration, &observer);
@@ -210,7 +210,7 @@ mod tests {
         listed: &pods::Listed,
         oom: Vec<oom::Victim>,
     ) -> Answer<'a> {
-        let observer = Observer::new(configuration, Some(root));
+        let observer = Observer::new(configuration, Some(root), None);
         let reading = observer.memory().expect("this machine's memory");
         let places = thresholds::places(root, Err("there is no /proc".to_owned()), None);
         answer(configuration, &observer, &reading, oom, listed, &places)
