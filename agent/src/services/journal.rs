@@ -15,7 +15,7 @@ use plimsoll_inventory::{PodFacts, StorageLimit};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
-use plimsoll_state::durable::{Commit, Found, Opened, Store};
+use plimsoll_state::durable::{Commit, Found, OpenError, Opened, Store};
 use plimsoll_units::counted;
 use rustix::fs::{Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ use crate::confine;
 const PAUSE: Duration = Duration::from_secs(5);
 /// and before one with what presses: evictions and transitions of conditions.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
-/// How often a directory that could not be used is tried again: another agent may have it, which ends in an upgrade.
+/// How often a directory that could not be used is tried again, where it is not another agent that has it.
 const OPENED_AGAIN: Duration = Duration::from_secs(30);
 
 /// What is known of pods, and their limits of local storage.
@@ -188,10 +188,12 @@ impl Place {
         self.directory.as_fd()
     }
 
-    fn open(&self) -> anyhow::Result<Opened> {
+    /// `is_held`: another agent has it, and it is waited for.
+    fn open(&self, is_held: bool) -> anyhow::Result<Opened> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(&self.directory, ".", how, Mode::empty()).context("it cannot be opened")?;
-        Ok(Store::open_in(directory, &self.path, self.boot)?)
+        let open = if is_held { Store::open_once_free_in } else { Store::open_in };
+        Ok(open(directory, &self.path, self.boot)?)
     }
 }
 
@@ -244,10 +246,12 @@ impl Keeper {
         }
     }
 
-    /// The store, once it can be opened, and what is in it is sent.
+    /// The store, once it can be opened, and what is in it is sent. One that another agent has is open the moment that agent
+    /// has ended, so that the next one has what it wrote last when it takes over.
     fn open(&mut self) -> Option<Store> {
+        let mut is_held = false;
         loop {
-            match self.place.open() {
+            match self.place.open(is_held) {
                 Ok(Opened { store, found, problems }) => {
                     self.note("it cannot be used", None);
                     for problem in problems {
@@ -266,10 +270,15 @@ impl Keeper {
                     self.events.blocking_send(Event::Restored(Box::new(restored))).ok()?;
                     return Some(store);
                 }
-                Err(error) => self.note("it cannot be used", Some(format!("{error:#}"))),
+                Err(error) => {
+                    is_held = matches!(error.downcast_ref(), Some(OpenError::Held { .. }));
+                    self.note("it cannot be used", Some(format!("{error:#}")));
+                }
             }
             self.events.blocking_send(Event::Works(Works::default())).ok()?;
-            std::thread::sleep(OPENED_AGAIN);
+            if !is_held {
+                std::thread::sleep(OPENED_AGAIN);
+            }
         }
     }
 
@@ -429,11 +438,23 @@ mod tests {
     }
 
     #[test]
-    fn one_that_another_process_has_does_not_work() {
+    fn one_that_another_agent_has_does_not_work_until_the_moment_that_agent_has_ended() {
         let place = tempfile::tempdir().expect("a directory");
-        let mut first = start(place.path());
-        restored(&mut first);
-        assert_eq!(works(&mut start(place.path())), Works::default());
+        std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+        let boot = BootId::read().expect("a boot");
+        let Opened { store: mut first, .. } = Store::open(place.path(), boot).expect("it opens");
+        let mut second = start(place.path());
+        assert_eq!(works(&mut second), Works::default());
+        assert_eq!(put(&mut first, &known(&[7])), None);
+        assert_eq!(first.commit(monotonic()), Commit::Written);
+        assert!(second.events.try_recv().is_err(), "it waits");
+        let ended = Instant::now();
+        // Its lock goes with it.
+        drop(first);
+        assert_eq!(restored(&mut second).known, known(&[7]));
+        assert!(ended.elapsed() < OPENED_AGAIN / 2, "{:?}", ended.elapsed());
+        second.keep(known(&[8]));
+        assert_eq!(works(&mut second), Works { all: true, reports: true, version: 0 });
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use slots::{Problem, WriteError};
 
 use content::{Content, Kind};
 use core::time::Duration;
-use disk::Directory;
+use disk::{Directory, Lock};
 use entry::{Entry, Facts, Images};
 use plimsoll_node::boot::BootId;
 use plimsoll_units::MonotonicNs;
@@ -139,7 +139,13 @@ impl Store {
     /// The same in a directory that is open to be listed, for a process that may not search those above it. `path` is for
     /// messages.
     pub fn open_in(directory: OwnedFd, path: &Path, boot: BootId) -> Result<Opened, OpenError> {
-        Ok(Self::read(Directory::of(directory, path)?, boot))
+        Ok(Self::read(Directory::of(directory, path, Lock::Free)?, boot))
+    }
+
+    /// The same of one that another process may have ([`OpenError::Held`]): waits until it has not. The kernel wakes the
+    /// thread the moment that process ends.
+    pub fn open_once_free_in(directory: OwnedFd, path: &Path, boot: BootId) -> Result<Opened, OpenError> {
+        Ok(Self::read(Directory::of(directory, path, Lock::Awaited)?, boot))
     }
 
     fn read(directory: Directory, boot: BootId) -> Opened {

@@ -7,7 +7,7 @@ use rustix::fs::{
     CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat, fallocate, flock, fstat, fsync, mkdir, open,
     openat, renameat,
 };
-use rustix::io::{Errno, pwrite};
+use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::process::geteuid;
 use std::fs::File;
 use std::io::Read as _;
@@ -96,6 +96,15 @@ pub enum OpenError {
     },
 }
 
+/// What becomes of a directory that another process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// It is an error.
+    Free,
+    /// It is waited for, for as long as that takes.
+    Awaited,
+}
+
 /// The directory, opened and locked.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -116,18 +125,22 @@ impl Directory {
             opened => opened,
         }
         .map_err(fail("open"))?;
-        Self::of(fd, path)
+        Self::of(fd, path, Lock::Free)
     }
 
     /// Of one that is open to be listed; `path` is for messages.
-    pub(super) fn of(fd: OwnedFd, path: &Path) -> Result<Self, OpenError> {
+    pub(super) fn of(fd: OwnedFd, path: &Path, lock: Lock) -> Result<Self, OpenError> {
         let fail = |what| move |source| OpenError::Directory { what, path: path.to_owned(), source };
         let stat = fstat(&fd).map_err(fail("stat"))?;
         if !is_trusted(&stat) {
             let (owner, mode, user) = (stat.st_uid, stat.st_mode & 0o7777, geteuid().as_raw());
             return Err(OpenError::Untrusted { path: path.to_owned(), owner, mode, user });
         }
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        let how = match lock {
+            Lock::Free => FlockOperation::NonBlockingLockExclusive,
+            Lock::Awaited => FlockOperation::LockExclusive,
+        };
+        match retry_on_intr(|| flock(&fd, how)) {
             Ok(()) => Ok(Self { fd, path: path.to_owned() }),
             Err(Errno::WOULDBLOCK) => Err(OpenError::Held { path: path.to_owned() }),
             Err(source) => Err(fail("lock")(source)),
