@@ -1,4 +1,4 @@
-//! Filters of system calls (seccomp) for processes whose start is over.
+//! Filters of system calls (seccomp) for processes that have started.
 //!
 //! A refused call answers `EPERM`, so that a library that can do without goes on. The kernel logs each refusal with
 //! the process and the number of the call (`type=1326`; seccomp(2), `SECCOMP_FILTER_FLAG_LOG`), where it has audit

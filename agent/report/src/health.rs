@@ -14,7 +14,7 @@ use crate::record::{HealthRecord, Record, StartupRecord};
 use crate::text::printable;
 
 /// Without a beat for so long, the core does not count as ready: more than twice as long as between two where nothing
-/// happens. One that ends is seen at once, and one whose watching thread hangs is killed.
+/// happens. One that ends is seen at once, and one with a watching thread that hangs is killed.
 const SILENCE: Duration = Duration::from_secs(150);
 
 /// What readiness is decided by.
@@ -32,7 +32,7 @@ pub(crate) struct Health {
     pub(crate) troubles: Vec<(String, String)>,
 }
 
-/// A core whose thresholds are armed.
+/// A core with its thresholds armed.
 #[derive(Debug)]
 pub(crate) struct Armed {
     /// The source in use.
