@@ -310,8 +310,8 @@ mod tests {
         let mirror = r#"{"kubernetes.io/config.mirror": "x"}"#;
         let mirrored = reported(&listed_pods(&format!("[{}]", pod("a", UID, mirror, 5, ""))));
         let line = "    n/a (BestEffort, priority 5): never evicted: the mirror of a static pod; uses 300.0 MiB and 9 B in swap, requests 0 B, \
-                    expected oom_score_adj 1000; but machine.workloads selects it, and `run` knows no pods: list it in \
-                    machine.never";
+                    expected oom_score_adj 1000; but machine.workloads selects it, and without machine.podFacts or \
+                    machine.cluster `run` knows no pods: list it in machine.never";
         assert!(mirrored.lines().any(|printed| printed == line), "{mirrored}");
     }
 }

@@ -195,7 +195,8 @@ fn write_pods(f: &mut String, pods: &pods::Answer) -> Result {
             Some((least, most)) => write!(f, ", expected oom_score_adj {least} to {most}")?,
         }
         if pod.is_exposed {
-            write!(f, "; but machine.workloads selects it, and `run` knows no pods: list it in machine.never")?;
+            let why = "without machine.podFacts or machine.cluster `run` knows no pods: list it in machine.never";
+            write!(f, "; but machine.workloads selects it, and {why}")?;
         }
         writeln!(f)?;
     }
