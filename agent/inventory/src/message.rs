@@ -188,6 +188,7 @@ mod tests {
             daemon_set: Some(OwnerUid(u128::MAX)),
             started: Some(MonotonicNs(u64::MAX)),
             serves_others: true,
+            ends: Some(MonotonicNs(u64::MAX)),
         };
         let pods = [PodMessage::Pod(pod), PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
         let disk = DiskReading {

@@ -43,6 +43,9 @@ pub struct PodFacts {
     /// Others wait for it while it is frozen: it serves file systems, or is in the machine's PID namespace. It is
     /// never frozen.
     pub serves_others: bool,
+    /// Its deletion was asked for, and the grace that it has for that is over then, on the monotonic clock.
+    #[serde(default)]
+    pub ends: Option<MonotonicNs>,
 }
 
 /// What is new of pods.
@@ -196,6 +199,8 @@ pub struct Pod {
     pub daemon_set: Option<OwnerUid>,
     /// [`PodFacts::serves_others`].
     pub serves_others: bool,
+    /// [`PodFacts::ends`].
+    pub ends: Option<MonotonicNs>,
 }
 
 impl Pod {
@@ -260,6 +265,9 @@ impl Pods {
             PodMessage::Pod(mut facts) => {
                 self.forget_limits(facts.uid);
                 facts.memory_request = facts.memory_request.min(MOST_BYTES);
+                let known_end = self.facts.get(&facts.uid).and_then(|(_, known)| known.ends);
+                // A deletion is never taken back, and its grace can only be shortened.
+                facts.ends = [facts.ends, known_end].into_iter().flatten().min();
                 let protects = facts.critical.is_some();
                 if let (None, Some(critical)) = (self.protected.get(&facts.uid), facts.critical) {
                     make_room(&mut self.protected, &present);
@@ -324,9 +332,9 @@ impl Pods {
         let reported = critical.map(Protected::from);
         let unknown = facts.is_none().then_some(Protected::Unknown);
         let protected = of_file.or(reported).or(unknown);
-        let PodFacts { priority, memory_request, grace_seconds, daemon_set, started, serves_others, .. } =
+        let PodFacts { priority, memory_request, grace_seconds, daemon_set, started, serves_others, ends, .. } =
             facts.unwrap_or_default();
-        let pod = Pod { uid, qos, protected, memory_request, grace_seconds, daemon_set, serves_others };
+        let pod = Pod { uid, qos, protected, memory_request, grace_seconds, daemon_set, serves_others, ends };
         (pod, Rank { priority, started })
     }
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
-use plimsoll_policy::{Key, MemoryReading, SliceSet, Uid};
+use plimsoll_policy::{Key, MemoryReading, SliceSet, Terminating, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
+use crate::termination::of_deletion;
 use crate::{Facts, PodStorage, SliceFacts, SliceFigures, Termination, Update};
 
 /// The most workloads that are watched at a time.
@@ -37,14 +38,21 @@ pub struct Table {
     /// No slot at or above this one was ever used.
     end: usize,
     slices: [Option<SliceFacts>; SliceSet::MAX_SLICES],
-    /// Storage for one observation.
+    /// Storage for one observation,
     observed: Vec<Observed>,
+    /// and when that was.
+    observed_at: MonotonicNs,
 }
 
 impl Workload {
     /// Whether it may be frozen while others are decided about.
     pub fn may_freeze(&self) -> bool {
         self.facts.pod.is_none_or(|pod| pod.may_freeze())
+    }
+
+    /// How it ends, by this process or because it was deleted.
+    pub(crate) fn terminating(&self, now: MonotonicNs) -> Option<Terminating> {
+        self.termination.terminating().or_else(|| of_deletion(self.facts.pod.as_ref(), now))
     }
 
     /// What it uses now, without the page cache that reclaim takes first; absent where that cannot be read.
@@ -96,7 +104,13 @@ impl Table {
         let slots = slots.min(SLOTS);
         let mut workloads = Vec::with_capacity(slots);
         workloads.resize_with(slots, || None);
-        Self { workloads, end: 0, slices: [const { None }; SliceSet::MAX_SLICES], observed: Vec::with_capacity(slots) }
+        Self {
+            workloads,
+            end: 0,
+            slices: [const { None }; SliceSet::MAX_SLICES],
+            observed: Vec::with_capacity(slots),
+            observed_at: MonotonicNs(0),
+        }
     }
 
     /// The most workloads that it has room for.
@@ -145,11 +159,13 @@ impl Table {
 
     /// Records how a workload ends, also in the observation that slices are decided on next.
     pub fn set_termination(&mut self, id: CgroupId, termination: Termination) {
+        let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) else {
+            return;
+        };
+        workload.termination = termination;
+        let pod = workload.facts.pod;
         if let Some(observed) = self.observed.iter_mut().find(|observed| observed.key.id == id) {
-            observed.terminating = termination.terminating();
-        }
-        if let Some((_, workload)) = self.iter_mut().find(|(_, workload)| workload.facts.handle.id() == id) {
-            workload.termination = termination;
+            observed.terminating = termination.terminating().or_else(|| of_deletion(pod.as_ref(), self.observed_at));
         }
     }
 
@@ -191,6 +207,7 @@ impl Table {
     /// asks for which is no pod.
     pub fn observe(&mut self, grace_seconds: i64, counts_tasks: bool, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
+        self.observed_at = now;
         for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
             let Some(workload) = place else { continue };
             let Workload { facts, termination, moved, storage: _ } = workload;
@@ -210,7 +227,7 @@ impl Table {
             };
             self.observed.push(Observed {
                 key: Key { slot, id },
-                terminating: termination.terminating(),
+                terminating: termination.terminating().or_else(|| of_deletion(facts.pod.as_ref(), now)),
                 returns_at_most: match *termination {
                     Termination::Killed(least) => Some(least),
                     _ => None,

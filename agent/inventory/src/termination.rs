@@ -1,8 +1,15 @@
 //! How a workload ends: asked, killed, stuck, or refused by the kernel.
 
+use core::time::Duration;
+
 use plimsoll_act::REGROWN;
 use plimsoll_policy::Terminating;
 use plimsoll_units::{Bytes, MonotonicNs};
+
+use crate::Pod;
+
+/// How long a pod that is deleted may take to be gone once its grace is over: its kubelet kills it then.
+const DELETED_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is done to end a workload, and what came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +56,58 @@ impl Termination {
     }
 }
 
+/// How a pod ends that was deleted, by another than this process. What it holds comes back to a soft threshold; a hard one
+/// does not wait for the word of others, but kills it, unless it is protected: what that holds comes back once its grace is
+/// over. One that is not gone in time is a pod like any other, as nothing says that its kubelet ends it.
+pub(crate) fn of_deletion(pod: Option<&Pod>, now: MonotonicNs) -> Option<Terminating> {
+    let pod = pod?;
+    let ends = pod.ends.filter(|ends| now <= ends.after(DELETED_PATIENCE))?;
+    let is_graceful = pod.protected.is_none() || now < ends;
+    Some(Terminating { is_graceful, until: Some(ends), ..Terminating::default() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::QosClass;
+    use plimsoll_policy::{Protected, Uid};
 
     const NOW: MonotonicNs = MonotonicNs(50);
+
+    #[test]
+    fn a_deleted_pod_ends_until_its_patience_is_over_and_a_hard_threshold_waits_for_a_protected_one_alone() {
+        let pod = |protected, ends| Pod {
+            uid: Uid(1),
+            qos: QosClass::Burstable,
+            protected,
+            memory_request: Bytes::ZERO,
+            grace_seconds: None,
+            daemon_set: None,
+            serves_others: false,
+            ends,
+        };
+        let (ends, critical) = (MonotonicNs(100), Some(Protected::Critical));
+        let late = ends.after(DELETED_PATIENCE);
+        for (protected, now, is_graceful) in [
+            (None, MonotonicNs(99), Some(true)),
+            (None, ends, Some(true)),
+            (None, late, Some(true)),
+            (None, MonotonicNs(late.0 + 1), None),
+            (critical, MonotonicNs(99), Some(true)),
+            (critical, ends, Some(false)),
+            (critical, MonotonicNs(late.0 + 1), None),
+        ] {
+            let expected = is_graceful.map(|is_graceful| Terminating {
+                is_stuck: false,
+                is_refused: false,
+                is_graceful,
+                until: Some(ends),
+            });
+            assert_eq!(of_deletion(Some(&pod(protected, Some(ends))), now), expected, "{protected:?} {now:?}");
+        }
+        assert_eq!(of_deletion(Some(&pod(None, None)), NOW), None);
+        assert_eq!(of_deletion(None, NOW), None);
+    }
 
     #[test]
     fn a_workload_that_could_not_be_ended_is_left_alone_until_that_changed() {

@@ -16,7 +16,6 @@ use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
 use plimsoll_state::durable::{self, Progress};
 use plimsoll_state::handover;
-use plimsoll_units::MonotonicNs;
 use rustix::io::Errno;
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -24,6 +23,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use super::eviction_message;
 use super::outbox::Outbox;
 use super::pod_file::{Listed, listed};
+use super::pod_times::PodTimes;
 
 /// The supervisor's answer.
 type Answer = Result<OwnedFd, Errno>;
@@ -127,8 +127,7 @@ pub(super) struct Cluster {
     over: mpsc::UnboundedReceiver<Entry>,
     /// Objects as they were read.
     known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
-    /// When each pod was started, as it was found first.
-    started: HashMap<Uid, MonotonicNs>,
+    times: PodTimes,
     /// What the reporter was given.
     given: HashMap<Uid, EvictionNumber>,
     /// It answers.
@@ -148,8 +147,8 @@ impl Cluster {
         let report = Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods };
         tokio::spawn(reporter.run(report, send_over));
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
-        let (known, started, given) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { changes, pods, conditions, evictions, over, known, started, given, is_followed: false }
+        let (known, times, given) = (BTreeMap::new(), PodTimes::default(), HashMap::new());
+        Self { changes, pods, conditions, evictions, over, known, times, given, is_followed: false }
     }
 
     /// What comes next.
@@ -192,8 +191,8 @@ impl Cluster {
                 |FieldError { path, why }: &FieldError| ReadError { line: 0, key: path.clone(), why: why.clone() };
             read.as_ref().map_err(error)
         });
-        let listed = listed(read, &mut self.started);
-        self.started.retain(|uid, _| self.known.contains_key(uid));
+        let listed = listed(read, &mut self.times);
+        self.times.retain(|uid| self.known.contains_key(uid));
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()

@@ -300,6 +300,7 @@ fn read(store: &Store, is_rebooted: bool) -> (Known, usize) {
             continue;
         };
         facts.started = facts.started.filter(|_| !is_rebooted);
+        facts.ends = facts.ends.filter(|_| !is_rebooted);
         known.limits.insert(facts.uid, limits);
         known.pods.insert(facts.uid, facts);
     }
@@ -377,6 +378,7 @@ mod tests {
             critical: Some(Critical::Priority),
             memory_request: Bytes::mib(64),
             started: Some(MonotonicNs(5)),
+            ends: Some(MonotonicNs(6)),
             ..PodFacts::default()
         };
         let limit = |uid: u128| StorageLimit { uid: Uid(uid), on: Limited::Volume(u32::MAX), bytes: Bytes(9) };
@@ -432,7 +434,7 @@ mod tests {
         assert_eq!(put(&mut store, &known(&[2])), None);
         assert_eq!(read(&store, false), (known(&[2]), 0));
         let (after, _) = read(&store, true);
-        assert_eq!(after.pods[&Uid(2)].started, None);
+        assert_eq!((after.pods[&Uid(2)].started, after.pods[&Uid(2)].ends), (None, None));
         store.set_facts("3".into(), r#"{"facts": {"uid": 3}}"#.into()).expect("there is room");
         assert_eq!(read(&store, false), (known(&[2]), 1), "a field is missing");
     }

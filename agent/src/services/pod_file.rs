@@ -7,18 +7,16 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail, ensure};
 use plimsoll_inventory::{Limited, MOST_PODS, PodFacts, StorageLimit, name_number};
-use plimsoll_node::clock::monotonic;
 use plimsoll_pods::{Pod, ReadError, pods_of};
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_report::PodNames;
-use plimsoll_units::MonotonicNs;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
+use super::pod_times::{Clocks, PodTimes};
 use super::runtime::Named;
 use crate::confine::SERVICES;
 
@@ -44,8 +42,7 @@ pub(crate) struct PodFile {
     trouble: Option<String>,
     /// How many pods of it could not be read.
     unread: usize,
-    /// When each pod was started, as it was found first: a clock that is set does not change it.
-    started: HashMap<Uid, MonotonicNs>,
+    times: PodTimes,
 }
 
 impl PodFile {
@@ -66,7 +63,7 @@ impl PodFile {
             was_read: false,
             trouble: None,
             unread: 0,
-            started: HashMap::new(),
+            times: PodTimes::default(),
         })
     }
 
@@ -138,8 +135,8 @@ impl PodFile {
         // A file that is wrong is not read again before it changes.
         self.seen = Some(content(&opened));
         ensure!(bytes.len() as u64 <= MOST_BYTES, " it is longer than {MOST_BYTES} bytes");
-        let listed = facts_of(&bytes, &mut self.started)?;
-        self.started.retain(|uid, _| listed.pods.contains_key(uid));
+        let listed = facts_of(&bytes, &mut self.times)?;
+        self.times.retain(|uid| listed.pods.contains_key(uid));
         Ok(Some(listed))
     }
 }
@@ -162,12 +159,12 @@ pub(crate) struct Listed {
     pub(crate) ended: BTreeSet<Uid>,
 }
 
-/// Reads a list of pods. `started` has what was found first.
+/// Reads a list of pods.
 ///
 /// # Errors
 /// Where it is no such list, or has more than [`MOST_PODS`] that have not ended.
-pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) -> anyhow::Result<Listed> {
-    listed(pods_of(bytes)?, started)
+pub(crate) fn facts_of(bytes: &[u8], times: &mut PodTimes) -> anyhow::Result<Listed> {
+    listed(pods_of(bytes)?, times)
 }
 
 /// The same of pods that were read.
@@ -176,10 +173,9 @@ pub(crate) fn facts_of(bytes: &[u8], started: &mut HashMap<Uid, MonotonicNs>) ->
 /// Where more than [`MOST_PODS`] of them have not ended.
 pub(super) fn listed<P: Borrow<Pod>>(
     pods: impl Iterator<Item = Result<P, ReadError>>,
-    started: &mut HashMap<Uid, MonotonicNs>,
+    times: &mut PodTimes,
 ) -> anyhow::Result<Listed> {
-    let (now, since_epoch) =
-        (monotonic(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+    let clocks = Clocks::now();
     let mut listed = Listed::default();
     for read in pods {
         let Listed { pods, limits, names, unread, first_error, ended } = &mut listed;
@@ -200,11 +196,10 @@ pub(super) fn listed<P: Borrow<Pod>>(
             }
         };
         let mut facts = facts(pod);
-        if let Some(MonotonicNs(at)) = pod.started {
-            let ago = since_epoch.saturating_sub(Duration::from_nanos(at));
-            let at = MonotonicNs(now.0.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX)));
-            facts.started = Some(*started.entry(facts.uid).or_insert(at));
-        }
+        facts.started = pod.started.map(|at| times.of(facts.uid, at, clocks));
+        // A mirror that is deleted ends nothing: its kubelet makes it anew.
+        let ends = pod.ends.filter(|_| static_uid(pod).is_none());
+        facts.ends = ends.map(|at| times.of(facts.uid, at, clocks));
         // Of two with one UID the protected one counts; a mirror only where none has the UID as its own. A UUID without
         // its dashes is no other UID, so the author of a pod could have a mirror say that it is static.
         let weight = |facts: &PodFacts| match facts.critical {
@@ -258,6 +253,7 @@ fn facts(pod: &Pod) -> PodFacts {
         daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
         started: None,
         serves_others: pod.serves_others,
+        ends: None,
     }
 }
 
@@ -301,7 +297,7 @@ fn pod_names(uid: Uid, pod: &Pod) -> PodNames {
 mod tests {
     use super::*;
     use plimsoll_policy::OwnerUid;
-    use plimsoll_units::Bytes;
+    use plimsoll_units::{Bytes, MonotonicNs};
     use std::fs;
 
     fn pod(uid: &str, annotations: &str, memory: &str, status: &str) -> String {
@@ -348,7 +344,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_wrong_is_named_with_its_place_and_left_out_alone() {
         let wrong = list(&[pod("1", "{}", "1Q", "{}"), pod("2", "{}", "2Mi", "{}"), "7".to_owned()]);
-        let listed = facts_of(wrong.as_bytes(), &mut HashMap::new()).expect("it is a list");
+        let listed = facts_of(wrong.as_bytes(), &mut PodTimes::default()).expect("it is a list");
         let error = listed.first_error.expect("it is wrong").to_string();
         let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
         assert!(error.starts_with(begin), "{error}");
@@ -360,7 +356,7 @@ mod tests {
         let text = r#"{"items": [{"metadata": {"name": "a", "uid": "1"}, "spec": {"containers": [{"name": "c", "resources":
             {"requests": {"ephemeral-storage": "3Mi"}, "limits": {"ephemeral-storage": "5Mi"}}}],
             "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "7Mi"}}, {"name": "w", "emptyDir": {}}]}}]}"#;
-        let listed = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+        let listed = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
         let uid = Uid::of("1");
         let PodFacts { storage_request, storage_limit, .. } = listed.pods[&uid];
         assert_eq!((storage_request, storage_limit), (Bytes::mib(3), Some(Bytes::mib(5))));
@@ -382,7 +378,7 @@ mod tests {
         });
         for (written, is_id) in [(&*id, true), ("short", false)] {
             let text = list(&[pod("1", "{}", "1Mi", &status(written))]);
-            let listed = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+            let listed = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
             let mut names = PodNames::new(Uid::of("1"), "", "a");
             assert_eq!(listed.names[&Uid::of("1")] == names, !is_id, "{text}");
             names.add_container(&id, "c");
@@ -392,11 +388,11 @@ mod tests {
 
     #[test]
     fn a_list_is_refused_where_it_is_none_or_too_long() {
-        let error = facts_of(b"{}", &mut HashMap::new()).expect_err("it is wrong").to_string();
+        let error = facts_of(b"{}", &mut PodTimes::default()).expect_err("it is wrong").to_string();
         assert!(error.starts_with("1: it has no list named items"), "{error}");
         let read = |count: usize, written: &dyn Fn(usize) -> String| {
             let many: Vec<_> = (0..count).map(written).collect();
-            facts_of(list(&many).as_bytes(), &mut HashMap::new()).map(|listed| listed.pods.len() + listed.unread)
+            facts_of(list(&many).as_bytes(), &mut PodTimes::default()).map(|listed| listed.pods.len() + listed.unread)
         };
         let known = |uid| format!(r#"{{"metadata": {{"name": "a", "uid": "{uid}"}}}}"#);
         let unread = |_| "{}".to_owned();
@@ -429,12 +425,12 @@ mod tests {
             (&[urgent], Some(Critical::Priority)),
         ] {
             let text = list(pods);
-            let known = facts_of(text.as_bytes(), &mut HashMap::new()).expect("it is in order");
+            let known = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
             let facts = known.pods[&Uid::of(uid)];
             assert_eq!((facts.critical, facts.memory_request), (critical, Bytes::mib(2)), "{text}");
         }
         let mirror_alone = list(&[pod("1", &mirror(uid), "1Mi", "{}")]);
-        let known = facts_of(mirror_alone.as_bytes(), &mut HashMap::new()).expect("it is in order");
+        let known = facts_of(mirror_alone.as_bytes(), &mut PodTimes::default()).expect("it is in order");
         assert_eq!(known.pods.into_keys().collect::<Vec<_>>(), [Uid::of("1")]);
     }
 
@@ -452,8 +448,8 @@ mod tests {
             pod("2", &forged, "3Mi", "{}"),
             pod("3", "{}", "4Mi", r#"{"phase": "Succeeded"}"#),
         ]);
-        let mut started = HashMap::new();
-        let pods = facts_of(text.as_bytes(), &mut started).expect("it is in order").pods;
+        let mut times = PodTimes::default();
+        let pods = facts_of(text.as_bytes(), &mut times).expect("it is in order").pods;
         let known = PodFacts {
             uid: Uid::of(uid),
             priority: 7,
@@ -476,10 +472,31 @@ mod tests {
         assert_eq!(pods.len(), 3);
         let called = |uid| names_of(text.as_bytes()).get(&Uid::of(uid)).cloned();
         assert_eq!([called(hash), called(uid), called("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
-        started.insert(Uid::of(uid), MonotonicNs(77));
-        let again = facts_of(text.as_bytes(), &mut started).expect("it is in order");
+        let again = facts_of(text.as_bytes(), &mut times).expect("it is in order");
         let names = [hash, uid, "2"].map(|uid| (Uid::of(uid), PodNames::new(Uid::of(uid), "", "a")));
         assert_eq!(again.names, names.into());
-        assert_eq!(again.pods[&Uid::of(uid)].started, Some(MonotonicNs(77)), "as it was found first");
+        assert_eq!(again.pods, pods);
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_ends_and_a_static_one_does_not_with_its_mirror() {
+        let hash = "0123456789abcdef0123456789abcdef";
+        let mirror = format!(r#"{{"kubernetes.io/config.mirror": "{hash}", "kubernetes.io/config.hash": "{hash}"}}"#);
+        let deleted = |pod: String| {
+            pod.replace(r#""name": "a","#, r#""name": "a", "deletionTimestamp": "2100-01-01T00:00:00Z","#)
+        };
+        let text = list(&[
+            deleted(pod("1", "{}", "1Mi", "{}")),
+            pod("2", "{}", "1Mi", "{}"),
+            deleted(pod("3", &mirror, "1Mi", "{}")),
+        ]);
+        let mut times = PodTimes::default();
+        let mut ends = || {
+            let pods = facts_of(text.as_bytes(), &mut times).expect("it is in order").pods;
+            ["1", "2", hash].map(|uid| pods[&Uid::of(uid)].ends)
+        };
+        let first = ends();
+        assert!(matches!(first, [Some(ends), None, None] if ends > plimsoll_node::clock::monotonic()), "{first:?}");
+        assert_eq!(ends(), first, "as it was found first");
     }
 }

@@ -179,3 +179,26 @@ fn the_path_alone_protects_static_pods() {
     assert_eq!(pods.of(of_file).0.protected, Some(Protected::Static));
     assert_eq!(pods.of(identity()).0.protected, None);
 }
+
+#[test]
+fn a_deletion_is_not_taken_back_and_its_grace_only_shortened() {
+    let mut pods = Pods::default();
+    for (said, kept) in
+        [(None, None), (Some(50), Some(50)), (Some(90), Some(50)), (Some(20), Some(20)), (None, Some(20))]
+    {
+        let facts = PodFacts { uid: UID, ends: said.map(MonotonicNs), ..PodFacts::default() };
+        pods.take(PodMessage::Pod(facts), HashSet::new);
+        pods.take(PodMessage::Complete, HashSet::new);
+        assert_eq!(pods.of(identity()).0.ends, kept.map(MonotonicNs), "{said:?}");
+    }
+}
+
+/// As they stand in a journal, which another version wrote.
+#[test]
+fn what_an_older_version_kept_of_a_pod_is_read() {
+    let facts = PodFacts { uid: UID, ends: Some(MonotonicNs(5)), ..PodFacts::default() };
+    let text = serde_json::to_string(&facts).expect("it has a text form");
+    let older = text.replace(r#","ends":5"#, "");
+    assert_ne!(older, text);
+    assert_eq!(serde_json::from_str::<PodFacts>(&older).ok(), Some(PodFacts { ends: None, ..facts }));
+}

@@ -24,8 +24,8 @@ impl Table {
         for (slot, workload) in self.iter() {
             let facts = &workload.facts;
             let (Some(pod), Some(storage)) = (facts.pod, &workload.storage) else { continue };
-            let terminating = workload.termination.terminating();
-            let is_gone = terminating.is_none() && facts.handle.populated() == Ok(false);
+            let terminating = workload.terminating(now);
+            let is_gone = workload.termination.terminating().is_none() && facts.handle.populated() == Ok(false);
             let room = into.capacity().min(self.slots());
             if is_gone {
                 continue;

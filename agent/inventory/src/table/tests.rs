@@ -66,6 +66,36 @@ fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are
 }
 
 #[test]
+fn a_pod_that_was_deleted_is_terminating_until_this_process_ends_it_itself() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let mut table = Table::with_slots(8);
+    let pod = crate::Pod {
+        uid: Uid(7),
+        qos: QosClass::Burstable,
+        protected: None,
+        memory_request: Bytes::ZERO,
+        grace_seconds: None,
+        daemon_set: None,
+        serves_others: false,
+        ends: Some(NOW),
+    };
+    let deleted = Facts { pod: Some(pod), ..facts(tree.path(), "one", 1000, 300) };
+    let id = deleted.handle.id();
+    table.take(Update::Workload(0, deleted));
+    let graceful = Some(Terminating { is_graceful: true, until: Some(NOW), ..Terminating::default() });
+    assert_eq!(table.observe(0, false, NOW)[0].terminating, graceful);
+    for (termination, expected) in
+        [(Termination::Killing, Some(Terminating::default())), (Termination::Stays, graceful)]
+    {
+        table.set_termination(id, termination);
+        assert_eq!(table.observed()[0].terminating, expected, "{termination:?}");
+        assert_eq!(table.observe(0, false, NOW)[0].terminating, expected, "{termination:?}");
+    }
+    let late = NOW.after(core::time::Duration::from_secs(31));
+    assert_eq!(table.observe(0, false, late)[0].terminating, None, "nothing ends it");
+}
+
+#[test]
 fn tasks_are_counted_where_that_is_asked_for() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     let mut table = Table::with_slots(8);

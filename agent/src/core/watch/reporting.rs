@@ -278,6 +278,7 @@ mod tests {
                     grace_seconds: Some(3),
                     daemon_set: Some(OwnerUid(9)),
                     serves_others: false,
+                    ends: None,
                 };
                 scene.update(Update::Workload(slot, Facts { priority: 5, pod: Some(pod), ..facts }));
             }

@@ -15,6 +15,7 @@
 
 use core::time::Duration;
 
+use plimsoll_inventory::Termination;
 use plimsoll_policy::{Config as Policy, MemoryReading, Scope};
 use plimsoll_sense::Kind;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -126,9 +127,9 @@ impl Watch {
         }
     }
 
-    /// Whether nothing is wrong with any workload of the last observation.
+    /// Whether no workload is ended by this process.
     pub(super) fn all_stay(&self) -> bool {
-        self.workloads.table.observed().iter().all(|workload| workload.terminating.is_none())
+        self.workloads.table.iter().all(|(_, workload)| workload.termination == Termination::Stays)
     }
 }
 

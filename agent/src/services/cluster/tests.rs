@@ -50,7 +50,7 @@ impl Rig {
             evictions,
             over,
             known: BTreeMap::new(),
-            started: HashMap::new(),
+            times: PodTimes::default(),
             given: HashMap::new(),
             is_followed: false,
         };

@@ -76,6 +76,7 @@ impl Node {
             grace_seconds: None,
             daemon_set: None,
             serves_others: false,
+            ends: None,
         };
         let facts = Facts { pod: Some(pod), ..self.scene.facts(&name) };
         let key = Key { slot, id: facts.handle.id() };

@@ -24,6 +24,7 @@ fn pod(uid: u128) -> Pod {
         grace_seconds: Some(30),
         daemon_set: None,
         serves_others: false,
+        ends: None,
     }
 }
 

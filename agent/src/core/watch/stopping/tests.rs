@@ -35,6 +35,7 @@ impl Rig {
             grace_seconds: Some(30),
             daemon_set: None,
             serves_others: false,
+            ends: None,
         };
         let facts = Facts { pod: is_pod.then_some(pod), ..scene.facts("pod") };
         let handle = Arc::clone(&facts.handle);

@@ -29,6 +29,7 @@ fn scene(a_minute: u32, protected: Option<Protected>, acts: bool) -> (Scene, [Cg
             grace_seconds: Some(30),
             daemon_set: None,
             serves_others: false,
+            ends: None,
         };
         let facts = Facts { pod: Some(pod), ..scene.facts(name) };
         let id = facts.handle.id();
