@@ -121,13 +121,17 @@ impl TryFrom<api::Pod> for Pod {
 const SERVED: [&str; 3] = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/dev/fuse"];
 
 fn serves_others(spec: &api::PodSpec) -> bool {
-    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let is_privileged = |container: &api::Container| container.security_context.as_ref()?.privileged;
-    let mut mounts = containers().flat_map(|container| container.volume_mounts.iter().flatten());
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let containers = containers.map(|it| (&it.security_context, &it.volume_mounts));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|it| (&it.security_context, &it.volume_mounts));
+    let mut containers = containers.chain(ephemeral);
+    let is_bidirectional = |it: &api::VolumeMount| it.mount_propagation.as_deref() == Some("Bidirectional");
     let mut volumes = spec.volumes.iter().flatten();
     spec.host_pid == Some(true)
-        || containers().any(|container| is_privileged(container) == Some(true))
-        || mounts.any(|mount| mount.mount_propagation.as_deref() == Some("Bidirectional"))
+        || containers.any(|(security, mounts)| {
+            security.as_ref().is_some_and(|it| it.privileged == Some(true))
+                || mounts.iter().flatten().any(is_bidirectional)
+        })
         || volumes.any(|volume| {
             let path = volume.host_path.as_ref().map(|host| Path::new(&host.path));
             path.is_some_and(|path| {
@@ -318,6 +322,9 @@ mod tests {
             (privileged("containers", true), true),
             (privileged("containers", false), false),
             (privileged("initContainers", true), true),
+            (privileged("ephemeralContainers", true), true),
+            (privileged("ephemeralContainers", false), false),
+            (mounts("Bidirectional").replace("containers", "ephemeralContainers"), true),
         ] {
             assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
         }
@@ -347,6 +354,21 @@ mod tests {
         let level = spec.replacen('{', r#"{"resources": {"requests": {"memory": "900"}}, "#, 1);
         let level = scores(&pod("null", &level, "{}"));
         assert_eq!(level, [800, 500, 800], "a quarter of the 400 that the pod asks for beyond them");
+    }
+
+    #[test]
+    fn ephemeral_containers_request_nothing_and_run_until_they_end() {
+        let spec = r#"{"containers": [{"name": "web", "resources": {"requests": {"memory": "500"}}}],
+            "ephemeralContainers": [{"name": "debugger-1"}, {"name": "debugger-2"}, {"name": "debugger-3"}]}"#;
+        let status = r#"{"ephemeralContainerStatuses": [
+            {"name": "debugger-1", "containerID": "containerd://1", "state": {"terminated": {"exitCode": 0}}},
+            {"name": "debugger-2", "containerID": "containerd://2", "state": {"running": {}}}]}"#;
+        let pod = pod("null", spec, status);
+        let running: Vec<_> = pod.spec.running().map(|it| (it.name.as_str(), it.id.as_deref())).collect();
+        assert_eq!(running, [("web", None), ("debugger-2", Some("2")), ("debugger-3", None)]);
+        assert_eq!((pod.memory_request(), pod.qos), (Bytes(500), QosClass::Burstable));
+        let scores: Vec<_> = pod.spec.running().map(|it| pod.oom_score_adj(it, Bytes(1000))).collect();
+        assert_eq!(scores, [500, 999, 999]);
     }
 
     #[test]

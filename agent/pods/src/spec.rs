@@ -22,6 +22,8 @@ pub struct Spec {
     pub containers: Vec<Container>,
     /// Its init containers.
     pub init_containers: Vec<Container>,
+    /// Its ephemeral containers that have not ended, as far as the status says that. They request nothing.
+    pub ephemeral_containers: Vec<Container>,
     /// Its volumes.
     pub volumes: Vec<Volume>,
 }
@@ -144,6 +146,17 @@ fn containers(path: &str, written: Vec<api::Container>) -> Result<Vec<Container>
     written.into_iter().enumerate().map(read).collect()
 }
 
+/// Its fields have no `resources` that the API would take (`validateEphemeralContainers`, pkg/apis/core/validation).
+fn ephemeral(container: api::EphemeralContainer) -> Container {
+    Container { name: container.name, ..Container::default() }
+}
+
+/// Those of all containers, of which no two have one name.
+fn statuses(status: &api::PodStatus) -> impl Iterator<Item = &api::ContainerStatus> {
+    let of = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    of.into_iter().flatten().flatten()
+}
+
 fn volumes(written: Vec<api::Volume>) -> Result<Vec<Volume>, FieldError> {
     let read = |(index, volume): (usize, api::Volume)| {
         let empty_dir = volume.empty_dir;
@@ -168,15 +181,18 @@ impl Spec {
             overhead: resources("spec.overhead", spec.overhead)?,
             containers: containers("spec.containers", spec.containers)?,
             init_containers: containers("spec.initContainers", spec.init_containers.unwrap_or_default())?,
+            ephemeral_containers: spec.ephemeral_containers.unwrap_or_default().into_iter().map(ephemeral).collect(),
             volumes: volumes(spec.volumes.unwrap_or_default())?,
         })
     }
 
     /// Takes what the status says of containers.
     pub(crate) fn add_ids(&mut self, status: &api::PodStatus) {
-        let statuses = || [&status.container_statuses, &status.init_container_statuses].into_iter().flatten().flatten();
-        for container in self.containers.iter_mut().chain(&mut self.init_containers) {
-            let status = statuses().find(|status| status.name == container.name);
+        let has_ended = |status: &api::ContainerStatus| status.state.as_ref().is_some_and(|it| it.terminated.is_some());
+        self.ephemeral_containers.retain(|it| !statuses(status).any(|of| of.name == it.name && has_ended(of)));
+        let init = self.init_containers.iter_mut();
+        for container in self.containers.iter_mut().chain(init).chain(&mut self.ephemeral_containers) {
+            let status = statuses(status).find(|status| status.name == container.name);
             let id = status.and_then(|status| status.container_id.as_deref());
             // `containerd://` and the id.
             let id = id.map(|id| id.split_once("://").map_or(id, |(_, id)| id));
@@ -234,9 +250,10 @@ impl Spec {
         level.map_or_else(|| !self.containers.is_empty() && all(), Requirements::is_limited_to_request)
     }
 
-    /// The containers that run at once: sidecars, then regular ones.
+    /// The containers that run at once: sidecars, then regular ones, then ephemeral ones.
     pub fn running(&self) -> impl Iterator<Item = &Container> {
-        self.init_containers.iter().filter(|container| container.is_sidecar).chain(&self.containers)
+        let sidecars = self.init_containers.iter().filter(|container| container.is_sidecar);
+        sidecars.chain(&self.containers).chain(&self.ephemeral_containers)
     }
 
     /// What decides about the `oom_score_adj` of a running container.

@@ -264,7 +264,8 @@ fn is_for_cluster(pending: &durable::Eviction) -> bool {
 fn read(object: &Object) -> Result<Pod, FieldError> {
     let containers = |of: &Object| {
         let of_pod = of.status.as_ref()?;
-        let all = of_pod.container_statuses.iter().chain(&of_pod.init_container_statuses).flatten();
+        let regular = of_pod.container_statuses.iter().chain(&of_pod.init_container_statuses);
+        let all = regular.chain(&of_pod.ephemeral_container_statuses).flatten();
         Some(all.filter_map(|it| it.state.as_ref()).any(|state| state.running.is_some()))
     };
     let runs = containers(object) == Some(true);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use plimsoll_inventory::{Limited, MOST_PODS, PodFacts, StorageLimit, name_number};
-use plimsoll_pods::{Pod, ReadError, pods_of};
+use plimsoll_pods::{Pod, ReadError, Spec, pods_of};
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_report::PodNames;
@@ -287,7 +287,8 @@ pub(crate) fn names_of(bytes: &[u8]) -> HashMap<Uid, String> {
 fn pod_names(uid: Uid, pod: &Pod) -> PodNames {
     let mut names = PodNames::new(uid, &pod.namespace, &pod.name);
     pod.volume_limits().for_each(|(volume, _)| names.add_volume(volume));
-    for container in pod.spec.containers.iter().chain(&pod.spec.init_containers) {
+    let Spec { containers, init_containers, ephemeral_containers, .. } = &pod.spec;
+    for container in containers.iter().chain(init_containers).chain(ephemeral_containers) {
         container.id.iter().for_each(|id| names.add_container(id, &container.name));
     }
     names
@@ -370,14 +371,21 @@ mod tests {
 
     #[test]
     fn containers_are_named_by_the_ids_of_their_status() {
-        let (id, status) = ("ab".repeat(32), |id: &str| {
+        let (id, status) = ("ab".repeat(32), |of: &str, id: &str| {
             format!(
-                r#"{{"containerStatuses": [{{"name": "c", "containerID": "containerd://{id}", "image": "", "imageID": "",
+                r#"{{"{of}": [{{"name": "c", "containerID": "containerd://{id}", "image": "", "imageID": "",
             "ready": true, "restartCount": 0}}]}}"#
             )
         });
-        for (written, is_id) in [(&*id, true), ("short", false)] {
-            let text = list(&[pod("1", "{}", "1Mi", &status(written))]);
+        for (of, written, is_id) in [
+            ("containerStatuses", &*id, true),
+            ("containerStatuses", "short", false),
+            ("ephemeralContainerStatuses", &*id, true),
+        ] {
+            let pod = pod("1", "{}", "1Mi", &status(of, written));
+            let is_regular = of == "containerStatuses";
+            let pod = if is_regular { pod } else { pod.replace("\"containers\":", "\"ephemeralContainers\":") };
+            let text = list(&[pod]);
             let listed = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
             let mut names = PodNames::new(Uid::of("1"), "", "a");
             assert_eq!(listed.names[&Uid::of("1")] == names, !is_id, "{text}");

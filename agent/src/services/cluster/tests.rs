@@ -114,6 +114,11 @@ fn a_failed_pod_is_known_until_its_containers_have_ended() {
     for (phase, state, has_ended) in
         [("Running", "running", false), ("Failed", "running", false), ("Failed", "terminated", true)]
     {
-        assert_eq!(read(&object("web", phase, state)).expect("a pod").has_ended, has_ended, "{phase} {state}");
+        let mut object = (*object("web", phase, state)).clone();
+        assert_eq!(read(&object).expect("a pod").has_ended, has_ended, "{phase} {state}");
+        // The same of one that was added to look into the pod.
+        let status = object.status.as_mut().expect("it has one");
+        status.ephemeral_container_statuses = status.container_statuses.take();
+        assert_eq!(read(&object).expect("a pod").has_ended, has_ended, "ephemeral, {phase} {state}");
     }
 }
