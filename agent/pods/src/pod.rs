@@ -81,10 +81,12 @@ impl TryFrom<api::Pod> for Pod {
         spec.add_ids(&status);
         let annotations = metadata.annotations.unwrap_or_default();
         let is_mirror = annotations.contains_key("kubernetes.io/config.mirror");
-        let (qos, facts) = spec.with(|spec| {
+        let qos = spec.with(|spec| spec.qos());
+        spec.add_resizes(&status)?;
+        let facts = spec.with(|spec| {
             let source = annotations.get("kubernetes.io/config.source").map(String::as_str);
             let spec = PodSpec { priority, source, is_mirror, ..spec };
-            let facts = kubelet::Pod {
+            kubelet::Pod {
                 priority: priority.unwrap_or(0),
                 critical: spec.critical(),
                 memory_request: spec.memory_request(),
@@ -92,8 +94,7 @@ impl TryFrom<api::Pod> for Pod {
                 ephemeral_storage_limit: spec.ephemeral_storage_limit(),
                 grace_seconds,
                 ..kubelet::Pod::default()
-            };
-            (spec.qos(), facts)
+            }
         });
         let uid = metadata.uid.unwrap_or_default();
         let mut owners = metadata.owner_references.into_iter().flatten();
@@ -245,142 +246,4 @@ impl Pod {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::read_pods;
-
-    fn pod(annotations: &str, spec: &str, status: &str) -> Pod {
-        let text = format!(
-            r#"{{"items": [{{"metadata": {{"name": "a", "namespace": "n", "uid": "u", "annotations": {annotations}}},
-            "spec": {spec}, "status": {status}}}]}}"#
-        );
-        read_pods(text.as_bytes()).expect("it is a list").remove(0)
-    }
-
-    #[test]
-    fn a_pod_has_its_class_its_requests_and_why_it_is_never_evicted() {
-        let container = |requests: &str, limits: &str| {
-            format!(
-                r#"{{"containers": [{{"name": "c", "resources": {{"requests": {requests}, "limits": {limits}}}}}],
-                "priority": 7, "nodeName": "x"}}"#
-            )
-        };
-        for (requests, limits, qos, request, is_limit) in [
-            ("{}", "{}", QosClass::BestEffort, 0, false),
-            (r#"{"memory": "1Mi"}"#, r#"{"memory": "2Mi"}"#, QosClass::Burstable, 1 << 20, false),
-            (r#"{"memory": "2Mi"}"#, r#"{"memory": "2Mi"}"#, QosClass::Burstable, 2 << 20, true),
-            ("{}", r#"{"memory": "2Mi"}"#, QosClass::Burstable, 0, true),
-            (r#"{"memory": "2Mi", "cpu": 1}"#, r#"{"memory": "2Mi", "cpu": 1}"#, QosClass::Guaranteed, 2 << 20, true),
-        ] {
-            let pod = pod("null", &container(requests, limits), "{}");
-            assert_eq!((pod.qos, pod.memory_request()), (qos, Bytes(request)), "{requests} {limits}");
-            assert_eq!(pod.spec.is_limited_to_request(), is_limit, "{requests} {limits}");
-            assert_eq!((&*pod.full_name(), &*pod.node, pod.facts.priority, pod.has_ended), ("n/a", "x", 7, false));
-            assert_eq!((pod.has_uid("u"), pod.static_uid.clone(), pod.protected()), (true, None, None));
-        }
-        let mirror = r#"{"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}"#;
-        let mirror = pod(mirror, r#"{"priorityClassName": "system-node-critical"}"#, r#"{"phase": "Failed"}"#);
-        assert_eq!(
-            (mirror.protected(), mirror.is_node_critical, mirror.has_ended),
-            (Some(Protected::Mirror), true, true)
-        );
-        assert_eq!(["u", "h", "a"].map(|uid| mirror.has_uid(uid)), [true, true, false]);
-        let no_mirror = pod(r#"{"kubernetes.io/config.hash": "h"}"#, "{}", "{}");
-        assert!(!no_mirror.has_uid("h"), "its author would have it taken for another");
-        let of_file = r#"{"kubernetes.io/config.source": "file"}"#;
-        assert_eq!(pod(of_file, "{}", "{}").protected(), Some(Protected::Static));
-        let critical = pod("{}", r#"{"priority": 2000001000, "priorityClassName": "system-node-critical"}"#, "{}");
-        assert_eq!((critical.protected(), critical.is_node_critical), (Some(Protected::Critical), true));
-        let classed = pod("{}", r#"{"priorityClassName": "system-node-critical"}"#, "{}");
-        assert!(!classed.is_node_critical, "the class alone makes no pod critical");
-    }
-
-    #[test]
-    fn a_pod_that_others_wait_for_is_known() {
-        let mounts = |propagation: &str| {
-            format!(
-                r#"{{"containers": [{{"name": "c", "volumeMounts": [{{"name": "v", "mountPath": "/v",
-                "mountPropagation": "{propagation}"}}]}}]}}"#
-            )
-        };
-        let privileged =
-            |of: &str, is| format!(r#"{{"{of}": [{{"name": "c", "securityContext": {{"privileged": {is}}}}}]}}"#);
-        let host = |path: &str| format!(r#"{{"volumes": [{{"name": "v", "hostPath": {{"path": "{path}"}}}}]}}"#);
-        for (spec, serves) in [
-            ("{}".to_owned(), false),
-            (r#"{"hostPID": true}"#.to_owned(), true),
-            (r#"{"hostNetwork": true}"#.to_owned(), false),
-            (mounts("Bidirectional"), true),
-            (mounts("HostToContainer"), false),
-            (host("/var/lib/kubelet/plugins/ebs.csi.aws.com/"), true),
-            (host("/dev/fuse"), true),
-            (host("/var/log"), false),
-            (host("/dev/"), true),
-            (host("/var/lib/kubelet"), true),
-            (host("/"), true),
-            (host("/var/lib/kubelet/pods"), false),
-            (privileged("containers", true), true),
-            (privileged("containers", false), false),
-            (privileged("initContainers", true), true),
-            (privileged("ephemeralContainers", true), true),
-            (privileged("ephemeralContainers", false), false),
-            (mounts("Bidirectional").replace("containers", "ephemeralContainers"), true),
-        ] {
-            assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
-        }
-    }
-
-    #[test]
-    fn each_container_has_its_own_oom_score_adj() {
-        let asks = |name: &str, memory: &str, more: &str| {
-            format!(r#"{{"name": "{name}", "resources": {{"requests": {{"memory": "{memory}"}}}}{more}}}"#)
-        };
-        let spec = format!(
-            r#"{{"containers": [{}, {}], "initContainers": [{}, {}]}}"#,
-            asks("big", "400", ""),
-            asks("small", "100", ""),
-            asks("beside", "0", r#", "restartPolicy": "Always""#),
-            asks("before", "10", ""),
-        );
-        let status = r#"{"containerStatuses": [{"name": "big", "containerID": "containerd://abc"}],
-                         "initContainerStatuses": [{"name": "beside"}]}"#;
-        let scores = |pod: &Pod| -> Vec<i32> {
-            pod.spec.running().map(|container| pod.oom_score_adj(container, Bytes(1000))).collect()
-        };
-        let in_parts = pod("null", &spec, status);
-        let running: Vec<_> = in_parts.spec.running().map(|it| (it.name.as_str(), it.id.as_deref())).collect();
-        assert_eq!(running, [("beside", None), ("big", Some("abc")), ("small", None)]);
-        assert_eq!(scores(&in_parts), [900, 600, 900]);
-        let level = spec.replacen('{', r#"{"resources": {"requests": {"memory": "900"}}, "#, 1);
-        let level = scores(&pod("null", &level, "{}"));
-        assert_eq!(level, [800, 500, 800], "a quarter of the 400 that the pod asks for beyond them");
-    }
-
-    #[test]
-    fn ephemeral_containers_request_nothing_and_run_until_they_end() {
-        let spec = r#"{"containers": [{"name": "web", "resources": {"requests": {"memory": "500"}}}],
-            "ephemeralContainers": [{"name": "debugger-1"}, {"name": "debugger-2"}, {"name": "debugger-3"}]}"#;
-        let status = r#"{"ephemeralContainerStatuses": [
-            {"name": "debugger-1", "containerID": "containerd://1", "state": {"terminated": {"exitCode": 0}}},
-            {"name": "debugger-2", "containerID": "containerd://2", "state": {"running": {}}}]}"#;
-        let pod = pod("null", spec, status);
-        let running: Vec<_> = pod.spec.running().map(|it| (it.name.as_str(), it.id.as_deref())).collect();
-        assert_eq!(running, [("web", None), ("debugger-2", Some("2")), ("debugger-3", None)]);
-        assert_eq!((pod.memory_request(), pod.qos), (Bytes(500), QosClass::Burstable));
-        let scores: Vec<_> = pod.spec.running().map(|it| pod.oom_score_adj(it, Bytes(1000))).collect();
-        assert_eq!(scores, [500, 999, 999]);
-    }
-
-    #[test]
-    fn overhead_widens_a_limit_that_is_not_zero() {
-        for (limits, printed) in
-            [(&["0"][..], Some("0")), (&["0", "1Mi"], Some("1025Mi")), (&["1Mi", "0"], Some("1025Mi")), (&[], None)]
-        {
-            let limit = |limit: &&str| format!(r#"{{"resources": {{"limits": {{"ephemeral-storage": "{limit}"}}}}}}"#);
-            let containers = limits.iter().map(limit).collect::<Vec<_>>().join(",");
-            let spec = format!(r#"{{"containers": [{containers}], "overhead": {{"ephemeral-storage": "1Gi"}}}}"#);
-            let limit = pod("null", &spec, "null").spec.storage_limit();
-            assert_eq!(limit.map(|limit| limit.to_string()).as_deref(), printed);
-        }
-    }
-}
+mod tests;

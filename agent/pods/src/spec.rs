@@ -41,6 +41,9 @@ pub struct Container {
     pub id: Option<String>,
 }
 
+/// What of a pod that runs can be resized in place.
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
 /// Quantities by the name of the resource.
 pub type Resources = BTreeMap<String, Quantity>;
 
@@ -102,10 +105,43 @@ impl Requirements {
         })
     }
 
+    /// What was promised, where the status says it: the request that the kubelet admitted last. Of a resize that it defers or
+    /// finds infeasible that is the one before, and its limits are those that are in force.
+    fn admit(&mut self, path: &str, admitted: Admitted<'_>) -> Result<(), FieldError> {
+        let Some(requests) = admitted.allocated else { return Ok(()) };
+        let limits = admitted.resources.and_then(|in_force| in_force.limits.as_ref());
+        let requests = resources(&format!("{path}.allocatedResources"), Some(requests.clone()))?;
+        let limits = resources(&format!("{path}.resources.limits"), limits.cloned())?;
+        let is_admitted = |name| self.requests.get(name).is_none_or(|written| requests.get(name) == Some(written));
+        if !RESIZABLE.into_iter().all(is_admitted) {
+            replace(&mut self.requests, &requests);
+            replace(&mut self.limits, &limits);
+        }
+        Ok(())
+    }
+
     /// Whether it may use just as much memory as it requests. A request that is not written is as large as the limit.
     fn is_limited_to_request(&self) -> bool {
         let limit = memory(&self.limits);
         limit.is_some() && memory(&self.requests).or(limit) == limit
+    }
+}
+
+/// What the status of a container, or of a pod, says of resources.
+#[derive(Clone, Copy)]
+struct Admitted<'a> {
+    allocated: Option<&'a BTreeMap<String, Written>>,
+    resources: Option<&'a api::ResourceRequirements>,
+}
+
+/// Takes what can be resized from the others, as far as it was there. A resize takes nothing away.
+fn replace(resources: &mut Resources, others: &Resources) {
+    for name in RESIZABLE {
+        if resources.remove(name).is_some()
+            && let Some(amount) = others.get(name)
+        {
+            resources.insert(name.to_owned(), amount.clone());
+        }
     }
 }
 
@@ -198,6 +234,28 @@ impl Spec {
             let id = id.map(|id| id.split_once("://").map_or(id, |(_, id)| id));
             container.id = id.filter(|id| !id.is_empty()).map(str::to_owned);
         }
+    }
+
+    /// Takes what the status says of resizes; no resize changes the class of a pod.
+    pub(crate) fn add_resizes(&mut self, status: &api::PodStatus) -> Result<(), FieldError> {
+        let of_pod = Admitted { allocated: status.allocated_resources.as_ref(), resources: status.resources.as_ref() };
+        if let Some(resources) = &mut self.resources {
+            resources.admit("status", of_pod)?;
+        }
+        let lists = [
+            ("containerStatuses", &mut self.containers, &status.container_statuses),
+            ("initContainerStatuses", &mut self.init_containers, &status.init_container_statuses),
+        ];
+        for (list, containers, statuses) in lists {
+            for (index, status) in statuses.iter().flatten().enumerate() {
+                let admitted =
+                    Admitted { allocated: status.allocated_resources.as_ref(), resources: status.resources.as_ref() };
+                if let Some(container) = containers.iter_mut().find(|container| container.name == status.name) {
+                    container.resources.admit(&format!("status.{list}[{index}]"), admitted)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// As the kubelet's code takes it; without priority and annotations.
