@@ -1,7 +1,9 @@
 //! `plimsoll check`: what this machine can and cannot do, why, and what is lost. Changes nothing.
 
 mod all_pods;
+mod cluster;
 mod facts;
+mod journal;
 mod node;
 mod pod_facts;
 
@@ -124,6 +126,8 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
     rows.extend(facts.known_pods.as_ref().map(pod_facts::pod_facts_row));
+    rows.extend(facts.journal.as_ref().map(journal::journal_row));
+    rows.extend(facts.cluster.as_ref().map(cluster::cluster_row));
     rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));
     rows.push(source_row(facts, source));
     rows
@@ -378,8 +382,10 @@ fn code(rows: &[Row]) -> u8 {
 /// Checks, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
+    // Where it is in a pod, its own files are out of sight from then on.
+    let account = configuration.machine.cluster.in_cluster.then(crate::supervisor::service_account);
     let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));
-    let mut rows = rows(&Facts::gather(&configuration, arguments.options.names_kubelet()));
+    let mut rows = rows(&Facts::gather(&configuration, arguments.options.names_kubelet(), account));
     rows.extend(entered.err().map(|error| Row {
         name: "namespaces".into(),
         state: State::Fatal,

@@ -84,7 +84,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
 }
 
 /// The directory of the pod's service account, by which `services` reads the files that its kubelet replaces.
-fn service_account() -> Result<OwnedFd, Errno> {
+pub(crate) fn service_account() -> Result<OwnedFd, Errno> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, plimsoll_kube::SERVICE_ACCOUNT, how, Mode::empty())
 }

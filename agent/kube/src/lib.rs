@@ -4,7 +4,7 @@
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
 //! [`watch`] follows the pods of one node through any gap, [`list`] has them once. [`Reporter`] writes what was done there: each eviction in the
 //! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), within a budget of
-//! writes ([`Budget`]). Nothing here decides anything, and nothing waits for what is written
+//! writes ([`Budget`]). [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
 //!
 //! # What is trusted
@@ -23,6 +23,7 @@ pub mod eviction;
 pub mod node;
 mod pods;
 mod reporter;
+mod rights;
 #[cfg(test)]
 mod testing;
 
@@ -38,6 +39,7 @@ pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
 pub use pods::{Change, Pods, list, watch};
 pub use reporter::{Entry, HEARTBEAT, Outbox, Report, Reporter};
+pub use rights::{Right, missing_rights};
 
 /// The name under which Plimsoll owns fields of objects (`metadata.managedFields`) and reports events.
 pub const MANAGER: &str = "plimsoll";

@@ -1,6 +1,7 @@
 //! What `check` reads of the machine.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,12 @@ use plimsoll_policy::kubelet::Signal;
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_units::Bytes;
 use procfs::LockType;
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::all_pods::{self, AllPods};
+use super::cluster::{self, ClusterFacts};
+use super::journal::{self, JournalFacts};
 use super::node::NodeFacts;
 use super::pod_facts::{self, PodFacts};
 use crate::acting::machine_lock;
@@ -65,6 +69,10 @@ pub(super) struct Facts {
     pub(super) node: NodeFacts,
     /// What the file of `podFacts` says; absent where none is configured.
     pub(super) known_pods: Option<PodFacts>,
+    /// What is kept over a restart; absent where nothing is.
+    pub(super) journal: Option<JournalFacts>,
+    /// What the API server answers; absent where none is configured.
+    pub(super) cluster: Option<ClusterFacts>,
     /// What all pods may take together; absent where `run` would not decide by it.
     pub(super) all_pods: Option<AllPods>,
 }
@@ -89,8 +97,13 @@ pub(super) const CAPABILITIES: [(Capability, &str); 12] = [
 ];
 
 impl Facts {
-    /// `names_kubelet`: a source of a kubelet's configuration is named.
-    pub(super) fn gather(configuration: &Configuration, names_kubelet: bool) -> Self {
+    /// `names_kubelet`: a source of a kubelet's configuration is named. `account`: the directory of the service account, where
+    /// that is configured.
+    pub(super) fn gather(
+        configuration: &Configuration,
+        names_kubelet: bool,
+        account: Option<Result<OwnedFd, Errno>>,
+    ) -> Self {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
@@ -127,6 +140,8 @@ impl Facts {
             hidden_processes: hidden_processes(),
             node: NodeFacts::gather(configuration, names_kubelet),
             known_pods: configuration.machine.pod_facts.as_deref().map(pod_facts::read),
+            journal: journal::find(configuration),
+            cluster: cluster::ask(configuration, account),
             all_pods,
         }
     }

@@ -56,6 +56,8 @@ fn good() -> Facts {
         hidden_processes: None,
         node: NodeFacts::none(),
         known_pods: None,
+        journal: None,
+        cluster: None,
         all_pods: None,
     }
 }

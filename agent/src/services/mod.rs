@@ -69,6 +69,14 @@ pub(crate) fn knows_pods(configuration: &Configuration) -> bool {
     configuration.machine.knows_pods() || configuration.runtime_endpoint().is_some()
 }
 
+/// Whether something is kept over a restart: of pods, or of the disks of a node. In a dry run the journal is left to an agent
+/// that acts: one process at a time has it.
+pub(crate) fn keeps_journal(configuration: &Configuration) -> bool {
+    let machine = &configuration.machine;
+    let is_node = || disks_are_configured(configuration) && disks::are_there(configuration);
+    !machine.shadow && (machine.knows_pods() || is_node())
+}
+
 /// Runs until SIGTERM; ends with [`NOTHING_TO_DO`] where disks alone are to be read and this is no node.
 pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
@@ -80,9 +88,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
-    // In a dry run the journal is left to an agent that acts: one process at a time has it.
-    let keeps = (configuration.machine.knows_pods() || is_node) && !configuration.machine.shadow;
-    let kept = keeps.then(|| Place::enter(&configuration.machine.journal_directory));
+    let kept = keeps_journal(&configuration).then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     #[cfg(feature = "fault-injection")]

@@ -36,12 +36,14 @@ mod content;
 mod disk;
 mod entry;
 mod image;
+mod look;
 mod moment;
 mod slots;
 
 pub use content::Refused;
 pub use disk::OpenError;
 pub use entry::{Condition, Engine, Eviction, Figures, Next, PodName, Progress, Reason};
+pub use look::{Look, look};
 pub use moment::Moment;
 pub use slots::{Problem, WriteError};
 

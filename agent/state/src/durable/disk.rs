@@ -14,7 +14,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// The files, in turn.
-const NAMES: [&str; 2] = ["state.0", "state.1"];
+pub(super) const NAMES: [&str; 2] = ["state.0", "state.1"];
 /// Room is reserved by this many bytes.
 const ROOM: usize = 256 << 10;
 
@@ -132,8 +132,9 @@ impl Directory {
     pub(super) fn of(fd: OwnedFd, path: &Path, lock: Lock) -> Result<Self, OpenError> {
         let fail = |what| move |source| OpenError::Directory { what, path: path.to_owned(), source };
         let stat = fstat(&fd).map_err(fail("stat"))?;
-        if !is_trusted(&stat) {
-            let (owner, mode, user) = (stat.st_uid, stat.st_mode & 0o7777, geteuid().as_raw());
+        let user = geteuid().as_raw();
+        if !is_trusted(&stat, user) {
+            let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
             return Err(OpenError::Untrusted { path: path.to_owned(), owner, mode, user });
         }
         let how = match lock {
@@ -155,8 +156,28 @@ fn make(path: &Path) -> Result<(), Errno> {
 }
 
 /// Only this user and root can have written it.
-fn is_trusted(stat: &Stat) -> bool {
-    [0, geteuid().as_raw()].contains(&stat.st_uid) && stat.st_mode & 0o022 == 0
+pub(super) fn is_trusted(stat: &Stat, user: u32) -> bool {
+    [0, user].contains(&stat.st_uid) && stat.st_mode & 0o022 == 0
+}
+
+/// All of a file, for [`Disk::read`].
+pub(super) fn read(directory: &OwnedFd, slot: usize, user: u32) -> Result<Option<Vec<u8>>, String> {
+    let fd = match openat(directory, NAMES[slot], OFlags::RDONLY | SAFELY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(|errno| errno.to_string())?,
+    };
+    let stat = fstat(&fd).map_err(|errno| errno.to_string())?;
+    if !is_file(&stat) {
+        return Err("it is not a regular file".into());
+    }
+    if !is_trusted(&stat, user) {
+        let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+        return Err(format!("others could have written it: it belongs to user {owner} and has mode {mode:o}"));
+    }
+    let mut bytes = Vec::new();
+    let most = u64::try_from(HEADER + MAX_BYTES).unwrap_or(u64::MAX);
+    File::from(fd).take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(Some(bytes))
 }
 
 fn is_file(stat: &Stat) -> bool {
@@ -174,22 +195,7 @@ impl Disk for Directory {
     }
 
     fn read(&self, slot: usize) -> Result<Option<Vec<u8>>, String> {
-        let fd = match openat(&self.fd, NAMES[slot], OFlags::RDONLY | SAFELY, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
-            opened => opened.map_err(|errno| errno.to_string())?,
-        };
-        let stat = fstat(&fd).map_err(|errno| errno.to_string())?;
-        if !is_file(&stat) {
-            return Err("it is not a regular file".into());
-        }
-        if !is_trusted(&stat) {
-            let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
-            return Err(format!("others could have written it: it belongs to user {owner} and has mode {mode:o}"));
-        }
-        let mut bytes = Vec::new();
-        let most = u64::try_from(HEADER + MAX_BYTES).unwrap_or(u64::MAX);
-        File::from(fd).take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-        Ok(Some(bytes))
+        read(&self.fd, slot, geteuid().as_raw())
     }
 
     fn set_aside(&mut self, slot: usize, aside: Aside) -> Result<(), Errno> {

@@ -101,6 +101,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Image<'_>>, NotRead> {
     Ok(Some(Image { boot, sequence, newer: (version > VERSION).then_some(version), body: &image[HEADER..] }))
 }
 
+/// The version that wrote an image which can be read.
+pub(super) fn version(bytes: &[u8]) -> u32 {
+    word(bytes, 8)
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);

@@ -1,0 +1,105 @@
+//! What `check` reports of the API server: whether it answers, and what the agent's token may not do there.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use plimsoll_config::{Configuration, Taint};
+use plimsoll_inventory::Source;
+use plimsoll_kube::{Dial, Right, SERVICE_ACCOUNT, client, missing_rights};
+use plimsoll_report::text::printable;
+use rustix::io::Errno;
+use tokio::time::timeout;
+
+use super::{Row, row};
+use crate::services::{ClusterSettings, node_name};
+
+/// For the look-up of a name, the connection and all answers together.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What answered, or why nothing did.
+pub(super) type ClusterFacts = Result<Answer, String>;
+
+/// An API server that answered.
+pub(super) struct Answer {
+    address: String,
+    node: String,
+    missing: Vec<&'static Right>,
+}
+
+/// Asks the API server; absent where none is configured.
+pub(super) fn ask(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>) -> Option<ClusterFacts> {
+    let cluster = &configuration.machine.cluster;
+    let is_configured = cluster.in_cluster || cluster.kubeconfig.is_some();
+    is_configured.then(|| answer(configuration, account).map_err(|error| format!("{error:#}")))
+}
+
+fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>) -> anyhow::Result<Answer> {
+    let cluster = &configuration.machine.cluster;
+    let account = account.transpose().with_context(|| format!("cannot open {SERVICE_ACCOUNT}"))?;
+    let access = ClusterSettings::access_of(configuration, account)?;
+    let access = access.ok_or_else(|| anyhow::anyhow!("none is configured"))?;
+    let (node, taints) = (node_name(configuration)?, cluster.taint != Taint::None);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(timeout(LIMIT, async {
+        // A resolver waits for as long as it likes, in a thread that ends with this process.
+        let (access, address) = tokio::task::spawn_blocking(move || {
+            let address = access.resolve();
+            (access, address)
+        })
+        .await?;
+        let address = address?;
+        let (client, _) = client(access, Dial::to(address));
+        let missing =
+            missing_rights(&client, &node, taints).await.map_err(|why| anyhow::anyhow!("{address}: {why}"))?;
+        Ok(Answer { address: address.to_string(), node, missing })
+    }));
+    runtime.shutdown_background();
+    answer.unwrap_or_else(|_| anyhow::bail!("it does not answer within {LIMIT:?}"))
+}
+
+pub(super) fn cluster_row(facts: &ClusterFacts) -> Row {
+    let name = "API server";
+    let Answer { address, node, missing } = match facts {
+        Ok(answer) => answer,
+        Err(why) => return row(name, false, printable(why), Source::ApiServer.lost()),
+    };
+    let may = if missing.is_empty() {
+        "the agent may do all that it needs there".to_owned()
+    } else {
+        let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        format!("the agent may not {}", missing.join(", "))
+    };
+    let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
+    let advice = format!("{}: give it the rights of CONFIGURATION.md", lost.join("; "));
+    row(name, missing.is_empty(), printable(&format!("{address}, for the node {node}: {may}")), &advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_be_asked_is_a_row_that_says_what_is_lost() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let kubeconfig = folder.path().join("kubeconfig");
+        let mut configuration = Configuration::default();
+        assert!(ask(&configuration, None).is_none(), "none is configured");
+        configuration.machine.cluster.kubeconfig = Some(kubeconfig.clone());
+        let show = |configuration: &Configuration| cluster_row(&ask(configuration, None).expect("one is configured"));
+        let Row { found, advice, .. } = show(&configuration);
+        assert!(found.contains("kubeconfig") && advice == Source::ApiServer.lost(), "{found}");
+        std::fs::write(&kubeconfig, "{}").expect("writable");
+        assert!(show(&configuration).found.contains("current-context"));
+    }
+
+    #[test]
+    fn what_the_token_may_not_do_is_named_with_what_is_lost() {
+        let answer = |missing| Ok(Answer { address: "10.0.0.1:6443".into(), node: "n1".into(), missing });
+        assert_eq!(cluster_row(&answer(Vec::new())).advice, "");
+        let rights = Right::all().iter().collect::<Vec<_>>();
+        let Row { found, advice, .. } = cluster_row(&answer(rights));
+        assert!(found.contains("may not list pods, watch pods, patch pods/status"), "{found}");
+        assert!(advice.contains("evictions have no events; "), "{advice}");
+    }
+}
