@@ -147,6 +147,7 @@ impl HealthSink {
             )
             | Record::Observation(_)
             | Record::Plan(_)
+            | Record::Readings(_)
             | Record::Threshold(_)
             | Record::Disk(_)
             | Record::Enforcement(_)

@@ -102,6 +102,7 @@ impl KernelLog {
             | Record::Startup(_)
             | Record::Observation(_)
             | Record::Plan(_)
+            | Record::Readings(_)
             | Record::Threshold(_)
             | Record::Disk(_)
             | Record::Machine(_)

@@ -23,6 +23,7 @@ mod observed;
 mod plan;
 pub mod record;
 mod reporter;
+mod signal_metrics;
 pub mod text;
 pub mod trace;
 mod trace_files;

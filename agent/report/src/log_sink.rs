@@ -32,7 +32,7 @@ pub(crate) fn record(record: &Record<'_>, names: &Names) {
     match record {
         Record::Startup(record) => startup(record),
         // A plan is one line once it is complete; an observation is for a trace.
-        Record::Plan(_) | Record::Observation(_) => {}
+        Record::Plan(_) | Record::Observation(_) | Record::Readings(_) => {}
         Record::Threshold(record) => threshold(record),
         Record::Disk(record) => disk(record, names),
         Record::Enforcement(record) => enforcement(record, names),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use plimsoll_node::meminfo::MemReading;
+use plimsoll_policy::kubelet::{Reading, Readings, Signal};
 use plimsoll_policy::{Plan, Protected, Verdict};
 use plimsoll_units::{Bytes, MonotonicNs};
 use prometheus_client::encoding::text::encode;
@@ -16,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::container_metrics::ContainerMetrics;
 use crate::fields::variant;
+use crate::signal_metrics::SignalMetrics;
 
 /// One label.
 pub(crate) type Label = [(&'static str, String); 1];
@@ -56,6 +58,7 @@ pub struct Metrics {
     pub(crate) available: Family<Label, Gauge>,
     pub(crate) memory_pressure: Gauge,
     pub(crate) pid_pressure: Gauge,
+    pub(crate) signals: SignalMetrics,
     pub(crate) disks: DiskMetrics,
     pub(crate) workloads: Gauge,
     pub(crate) inventory: InventoryMetrics,
@@ -222,6 +225,7 @@ impl Metrics {
             ),
             memory_pressure: registered!("memory_pressure", "1 while the memory pressure condition holds"),
             pid_pressure: registered!("pid_pressure", "1 while the PID pressure condition holds"),
+            signals: SignalMetrics::new(&mut registry),
             disks: DiskMetrics::new(&mut registry),
             workloads: registered!("workloads", "Workloads that are watched"),
             inventory: InventoryMetrics::new(&mut registry),
@@ -233,8 +237,7 @@ impl Metrics {
             ),
             registry: Arc::new(registry),
         };
-        metrics.begin();
-        metrics.reporter_confined.set(is_confined.into());
+        metrics.begin(is_confined);
         metrics
     }
 
@@ -245,7 +248,8 @@ impl Metrics {
     }
 
     /// Makes the series that an alert is on before there is a first event.
-    fn begin(&self) {
+    fn begin(&self, is_confined: bool) {
+        self.reporter_confined.set(is_confined.into());
         let known: [(&Family<Label, Counter>, _, &[&str]); 6] = [
             (&self.oom_kills, "scope", &["global", "cgroup", "cpuset", "numa-node"]),
             (
@@ -273,9 +277,12 @@ impl Metrics {
         // As decisions take it: the huge page pool is available to no workload.
         let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
         let kubelet = reading.kubelet_available().saturating_sub(pool);
+        let signed = |bytes: Bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX);
         for (name, bytes) in [("kubelet", kubelet), ("kernel", reading.mem_available())] {
-            self.available.get_or_create(&[("reading", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
+            self.available.get_or_create(&[("reading", name.into())]).set(signed(bytes));
         }
+        let (available, capacity) = (signed(kubelet), signed(reading.total.saturating_sub(pool)));
+        self.signals.set(Signal::MemoryAvailable, Some(Reading { available, capacity, time: None }));
         let swap = [
             ("total", Some(reading.swap_total)),
             ("free", Some(reading.swap_free)),
@@ -284,7 +291,14 @@ impl Metrics {
         ];
         // What the kernel does not report has no series.
         for (name, bytes) in swap.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
-            self.inventory.swap.get_or_create(&[("what", name.into())]).set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
+            self.inventory.swap.get_or_create(&[("what", name.into())]).set(signed(bytes));
+        }
+    }
+
+    /// Sets the gauges of signals to what the core read; those of signals that it did not read are gone.
+    pub(crate) fn set_readings(&self, readings: &Readings) {
+        for signal in Signal::ALL {
+            self.signals.set(signal, readings.get(signal));
         }
     }
 

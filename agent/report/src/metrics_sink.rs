@@ -15,8 +15,8 @@ use crate::metrics::{Metrics, count, count_candidates, store};
 use crate::names::Names;
 use crate::plan::Draft;
 use crate::record::{
-    DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts,
-    StartupRecord, ThresholdRecord,
+    DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, ReadingsRecord, Record,
+    StartParts, StartupRecord, ThresholdRecord,
 };
 
 /// The metrics, and what of a starting core does not count before it is armed.
@@ -40,6 +40,7 @@ impl MetricsSink {
             Record::Startup(record) => self.startup(record),
             // Counted as a whole.
             Record::Plan(_) | Record::Observation(_) => {}
+            Record::Readings(ReadingsRecord { readings }) => self.metrics.set_readings(readings),
             Record::Threshold(record) => self.threshold(record),
             Record::Disk(record) => self.disk(record),
             Record::Enforcement(record) => self.enforcement(record),
@@ -79,6 +80,7 @@ impl MetricsSink {
         self.metrics.source.clear();
         self.metrics.hook_attached.clear();
         self.metrics.containers.clear();
+        self.metrics.signals.clear();
         for (name, attached) in std::mem::take(&mut self.starting_hooks) {
             self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
         }

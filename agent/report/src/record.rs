@@ -11,6 +11,7 @@ mod health;
 mod machine;
 mod observation;
 mod plan;
+mod readings;
 mod startup;
 mod threshold;
 
@@ -21,6 +22,7 @@ pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
 pub use observation::{ObservationRecord, ObservedPod, ObservedTasks};
 pub use plan::{Cause, PlanRecord};
+pub use readings::ReadingsRecord;
 pub use startup::{StartParts, StartupRecord};
 pub use threshold::ThresholdRecord;
 
@@ -71,6 +73,8 @@ records! {
     /// What was decided.
     #[serde(borrow)]
     Plan(PlanRecord<'a>),
+    /// What the signals read.
+    Readings(ReadingsRecord),
     /// A threshold was crossed, or memory is back.
     Threshold(ThresholdRecord),
     /// What is left on disks against its thresholds, and what follows.

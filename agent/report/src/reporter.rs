@@ -117,6 +117,7 @@ impl Reporter {
             Record::Plan(record) => self.plan(record),
             Record::Observation(record) => self.trace.observation(record, &self.configuration),
             Record::Startup(_)
+            | Record::Readings(_)
             | Record::Threshold(_)
             | Record::Disk(_)
             | Record::Enforcement(_)

@@ -35,6 +35,7 @@ mod figures;
 mod folding;
 mod freezing;
 mod keeping;
+mod readings;
 mod reclaiming;
 mod reporting;
 mod resting;
@@ -73,6 +74,7 @@ pub(super) use evictions::{Evictions, MESSAGES, Past as PastEvictions};
 pub(super) use figures::FIGURES;
 use figures::Figures;
 use folding::Folding;
+use readings::ReadingReports;
 pub(super) use reporting::Reporting;
 use resting::Resting;
 pub(super) use sampling::Sampler;
@@ -170,6 +172,7 @@ pub(super) struct Watch {
     walking: Walking,
     folding: Folding,
     resting: Resting,
+    readings: ReadingReports,
     /// How long the last sample took that read workloads.
     cost: Duration,
 }
@@ -215,6 +218,7 @@ impl Watch {
             walking,
             folding: Folding::default(),
             resting: Resting::default(),
+            readings: ReadingReports::default(),
             cost: Duration::ZERO,
             engine: Engine::new(policy, slots),
         }
@@ -332,6 +336,7 @@ impl Watch {
         self.judge_disks(awake);
         self.evict_for_disks(awake);
         self.name_evictions(awake);
+        self.report_readings(awake);
         let (by, end) = self.schedule.end()?;
         let is_awaited = self.figures.is_awaited() || self.walking.is_awaited();
         let decision = is_awaited.then_some("take a decision before the end");

@@ -176,6 +176,11 @@ impl Disks {
         self.removal.frees(taken)
     }
 
+    /// What is known of each, as far as it is not too old.
+    pub(super) fn stats(&self, now: MonotonicNs) -> [Option<FsStats>; DiskRole::ALL.len()] {
+        DiskRole::ALL.map(|role| self.fresh(role, now))
+    }
+
     /// A figure that is not too old.
     fn fresh(&self, role: DiskRole, now: MonotonicNs) -> Option<FsStats> {
         let reading = self.readings[role as usize].filter(|reading| now.since(reading.at) <= MAX_AGE)?;

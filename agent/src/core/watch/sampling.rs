@@ -156,17 +156,28 @@ impl Sample {
 
 /// Memory and tasks as the statistics of a node have them. What could not be read is absent.
 fn statistics(memory: Option<MemoryReading>, tasks: Option<TaskReading>, taken: MonotonicNs) -> Readings {
-    let of_memory = |memory: MemoryReading| MemoryStats {
+    Readings::of(&NodeStats {
+        memory: memory.map(|memory| memory_stats(memory, taken)),
+        pids: tasks.map(|tasks| pid_stats(tasks, taken)),
+        ..NodeStats::default()
+    })
+}
+
+/// By the kubelet's formula.
+pub(super) fn memory_stats(memory: MemoryReading, taken: MonotonicNs) -> MemoryStats {
+    MemoryStats {
         available: Some(memory.kubelet_available.0),
         working_set: Some(memory.capacity.saturating_sub(memory.kubelet_available).0),
         time: Some(stats_time(taken)),
-    };
-    let of_tasks = |tasks: TaskReading| PidStats {
+    }
+}
+
+pub(super) fn pid_stats(tasks: TaskReading, taken: MonotonicNs) -> PidStats {
+    PidStats {
         max: i64::try_from(tasks.limit()).ok(),
         running: i64::try_from(tasks.tasks).ok(),
         time: Some(stats_time(taken)),
-    };
-    Readings::of(&NodeStats { memory: memory.map(of_memory), pids: tasks.map(of_tasks), ..NodeStats::default() })
+    }
 }
 
 /// The same time on the clock of statistics.

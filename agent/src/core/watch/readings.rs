@@ -1,0 +1,141 @@
+//! What each signal reads, reported for metrics. Nothing is decided by what is read here.
+
+use core::time::Duration;
+
+use plimsoll_policy::Scope;
+use plimsoll_policy::kubelet::{NodeStats, Reading, Readings, Signal};
+use plimsoll_units::MonotonicNs;
+
+use super::Watch;
+use super::sampling::{memory_stats, pid_stats};
+use crate::record::ReadingsRecord;
+
+/// How often they are looked at.
+const PACE: Duration = Duration::from_secs(5);
+/// What has not changed is reported this often, and before that nothing that changed by less than
+const AGAIN: Duration = Duration::from_mins(1);
+/// this part of all that there is. Each report wakes the reporter.
+const PART: i64 = 512;
+
+/// What was reported last.
+#[derive(Debug, Default)]
+pub(super) struct ReadingReports {
+    looked: Option<MonotonicNs>,
+    sent: Option<(Readings, MonotonicNs)>,
+}
+
+/// Whether one is much different, new or absent.
+fn has_changed(before: &Readings, now: &Readings) -> bool {
+    Signal::ALL.into_iter().any(|signal| match (before.get(signal), now.get(signal)) {
+        (Some(before), Some(now)) => is_other(before, now),
+        (before, now) => before.is_some() != now.is_some(),
+    })
+}
+
+fn is_other(before: Reading, now: Reading) -> bool {
+    before.capacity != now.capacity
+        || before.available.abs_diff(now.available) > now.capacity.checked_div(PART).unwrap_or(0).unsigned_abs()
+}
+
+impl ReadingReports {
+    /// Whether they are to be looked at now.
+    fn take_due(&mut self, now: MonotonicNs) -> bool {
+        let is_due = self.looked.is_none_or(|looked| now.since(looked) >= PACE);
+        self.looked = if is_due { Some(now) } else { self.looked };
+        is_due
+    }
+
+    /// Whether these are to be reported.
+    fn take(&mut self, readings: &Readings, now: MonotonicNs) -> bool {
+        let is_sent = self.sent.is_some_and(|(sent, at)| now.since(at) < AGAIN && !has_changed(&sent, readings));
+        if !is_sent {
+            self.sent = Some((*readings, now));
+        }
+        !is_sent
+    }
+}
+
+impl Watch {
+    /// Reports what the signals read, where that is due and different.
+    pub(super) fn report_readings(&mut self, now: MonotonicNs) {
+        if !self.readings.take_due(now) {
+            return;
+        }
+        let readings = self.signal_readings(now);
+        if self.readings.take(&readings, now) {
+            self.reporting.send(ReadingsRecord { readings });
+        }
+    }
+
+    /// Memory as it was read last, tasks as they are, and disks as `services` says, by the age that is believed.
+    fn signal_readings(&self, now: MonotonicNs) -> Readings {
+        let is_of_pods = |scope: &Scope| {
+            self.engine.policy.thresholds_on(*scope, Signal::AllocatableMemoryAvailable).next().is_some()
+        };
+        let memory = |scope| self.scopes.get(scope).reading.map(|memory| memory_stats(memory, now));
+        let [node_fs, image_fs, container_fs] = self.disks.stats(now);
+        Readings::of(&NodeStats {
+            memory: memory(Scope::Node),
+            pods: self.scopes.all().find(is_of_pods).and_then(memory),
+            node_fs,
+            image_fs,
+            container_fs,
+            pids: self.sampler.tasks().and_then(Result::ok).map(|tasks| pid_stats(tasks, now)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Scene;
+    use super::*;
+    use crate::record::Record;
+    use plimsoll_node::clock::monotonic;
+    use plimsoll_policy::kubelet::{FsStats, PidStats};
+
+    fn readings(free: u64, running: Option<i64>) -> Readings {
+        let node_fs = FsStats { available: Some(free), capacity: Some(51_200), ..FsStats::default() };
+        let pids = running.map(|running| PidStats { max: Some(1000), running: Some(running), time: None });
+        Readings::of(&NodeStats { node_fs: Some(node_fs), pids, ..NodeStats::default() })
+    }
+
+    #[test]
+    fn what_changed_is_reported_soon_and_the_rest_once_a_minute() {
+        let mut reports = ReadingReports::default();
+        let second = |seconds| MonotonicNs(0).after(Duration::from_secs(seconds));
+        for (at, free, running, is_sent, why) in [
+            (0, 5000, Some(5), true, "the first"),
+            (5, 5100, Some(6), false, "by less than a part"),
+            (10, 5101, Some(6), true, "bytes"),
+            (15, 5101, Some(9), true, "tasks"),
+            (20, 5101, None, true, "tasks are not read any more"),
+            (79, 5101, None, false, "nothing"),
+            (80, 5101, None, true, "it was long ago"),
+        ] {
+            assert_eq!(reports.take(&readings(free, running), second(at)), is_sent, "{why}");
+        }
+        assert_eq!([0, 4, 5, 9].map(|at| reports.take_due(second(at))), [true, false, true, false]);
+    }
+
+    #[test]
+    fn each_signal_that_is_read_is_reported() {
+        let mut scene = Scene::new(10);
+        scene.sample();
+        scene.frames();
+        let now = monotonic();
+        scene.watch.report_readings(now);
+        scene.watch.report_readings(now);
+        let frames = scene.frames();
+        let reported: Vec<_> = frames
+            .iter()
+            .filter_map(|frame| match Record::read(frame) {
+                Some(Record::Readings(ReadingsRecord { readings })) => Some(readings),
+                _ => None,
+            })
+            .collect();
+        let [readings] = &reported[..] else { panic!("{reported:?}") };
+        let memory = readings.get(Signal::MemoryAvailable).expect("it is read");
+        assert!(memory.available > 0 && memory.available <= memory.capacity, "{memory:?}");
+        assert_eq!(readings.get(Signal::NodeFsAvailable), None, "no disk was read");
+    }
+}
