@@ -104,7 +104,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     }
     let file = arguments.pods.as_deref();
     let observer = Observer::of_pods(&configuration, mode.root(), file)?;
-    let disk = local_storage(configuration.kubelet_root(), DISK_TIME);
+    let disk = local_storage(configuration.kubelet_root(), configuration.pod_logs(), DISK_TIME);
     let rows = rows(&configuration, &observer, &disk, INTERVAL);
     if rows.is_empty() {
         bail!("{}", nowhere(&configuration));

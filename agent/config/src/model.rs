@@ -71,6 +71,13 @@ impl Configuration {
         self.machine.kubelet_root.clone().or_else(of_kubelet).unwrap_or_else(|| "/var/lib/kubelet".into())
     }
 
+    /// The directory of pods' logs: the kubelet's `podLogsDir`, else its default (`DefaultPodLogsDir` in
+    /// `pkg/kubelet/apis/config/v1beta1/defaults.go`). The kubelet takes an absolute path alone (`ValidateKubeletConfiguration`).
+    pub fn pod_logs(&self) -> PathBuf {
+        let of_kubelet = self.of_kubelet("podLogsDir").map(|(text, _)| PathBuf::from(text));
+        of_kubelet.filter(|path| path.is_absolute()).unwrap_or_else(|| "/var/log/pods".into())
+    }
+
     /// The endpoint of the container runtime with its origin: `machine.runtimeSocket`, else the kubelet's
     /// `containerRuntimeEndpoint`; absent where neither is set, so that it has to be found.
     pub fn runtime_endpoint(&self) -> Option<(String, &Origin)> {

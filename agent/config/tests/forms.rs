@@ -5,6 +5,7 @@ use plimsoll_config::{Overrides, Report, Sources, Text, Texts, examine, examine_
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_units::{Bytes, Quantity};
 use proptest::prelude::*;
+use std::path::Path;
 
 /// Kubernetes' own head of a file.
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -473,6 +474,18 @@ fn the_path_of_static_pods_is_that_of_the_kubelet() {
         ),
     ] {
         assert_eq!(report(&texts).configuration.kubelet.static_pod_path, path);
+    }
+}
+
+#[test]
+fn logs_of_pods_are_where_the_kubelet_is_configured_to_keep_them() {
+    for (texts, logs) in [
+        (Texts::default(), "/var/log/pods"),
+        (kubelet_file("podLogsDir: /data/logs"), "/data/logs"),
+        (kubelet_file("podLogsDir: ''"), "/var/log/pods"),
+        (kubelet_file("podLogsDir: logs"), "/var/log/pods"),
+    ] {
+        assert_eq!(report(&texts).configuration.pod_logs(), Path::new(logs));
     }
 }
 

@@ -10,7 +10,7 @@ use plimsoll_policy::oom_score::oom_score_adj;
 use plimsoll_policy::{Key, OwnerUid, Protected, Terminating, Uid, Workload};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::Deserialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The priority class of pods without which a node is none.
 const NODE_CRITICAL: &str = "system-node-critical";
@@ -48,9 +48,11 @@ pub struct Pod {
     pub qos: QosClass,
     /// It is critical and of the class `system-node-critical`.
     pub is_node_critical: bool,
-    /// Others may wait for it while it is frozen: it is privileged, mounts file systems for them, serves them as a
-    /// volume plugin or through FUSE, has a directory above that of plugins or devices, or is in the machine's PID namespace.
-    pub serves_others: bool,
+    /// Others may wait for it while it is frozen: it is privileged, mounts file systems for them, or is in the machine's PID
+    /// namespace.
+    is_waited_for: bool,
+    /// The directories and files of the machine that it has.
+    host_paths: Vec<PathBuf>,
     /// What it requests, with texts for messages.
     pub spec: Spec,
 }
@@ -76,7 +78,7 @@ impl TryFrom<api::Pod> for Pod {
         let (mut spec, mut status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let (priority, class) = (spec.priority, spec.priority_class_name.take());
         let (node, grace_seconds) = (spec.node_name.take(), spec.termination_grace_period_seconds);
-        let serves_others = serves_others(&spec);
+        let (is_waited_for, host_paths) = (is_waited_for(&spec), host_paths(&spec));
         let mut spec = Spec::read(spec)?;
         spec.add_ids(&status);
         let annotations = metadata.annotations.unwrap_or_default();
@@ -112,33 +114,37 @@ impl TryFrom<api::Pod> for Pod {
             is_node_critical: facts.critical.is_some() && class.as_deref() == Some(NODE_CRITICAL),
             facts,
             qos,
-            serves_others,
+            is_waited_for,
+            host_paths,
             spec,
         })
     }
 }
 
-/// Directories and files of the machine by which a pod serves others.
-const SERVED: [&str; 3] = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry", "/dev/fuse"];
+/// The kubelet's directory where no other is named.
+const KUBELET: &str = "/var/lib/kubelet";
+/// Directories below the kubelet's in which volume plugins have their sockets.
+const PLUGINS: [&str; 2] = ["plugins", "plugins_registry"];
+/// The device by which a process serves a file system.
+const FUSE: &str = "/dev/fuse";
 
-fn serves_others(spec: &api::PodSpec) -> bool {
+/// Whether others wait for it whatever directories it has.
+fn is_waited_for(spec: &api::PodSpec) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let containers = containers.map(|it| (&it.security_context, &it.volume_mounts));
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|it| (&it.security_context, &it.volume_mounts));
-    let mut containers = containers.chain(ephemeral);
     let is_bidirectional = |it: &api::VolumeMount| it.mount_propagation.as_deref() == Some("Bidirectional");
-    let mut volumes = spec.volumes.iter().flatten();
     spec.host_pid == Some(true)
-        || containers.any(|(security, mounts)| {
+        || containers.chain(ephemeral).any(|(security, mounts)| {
             security.as_ref().is_some_and(|it| it.privileged == Some(true))
                 || mounts.iter().flatten().any(is_bidirectional)
         })
-        || volumes.any(|volume| {
-            let path = volume.host_path.as_ref().map(|host| Path::new(&host.path));
-            path.is_some_and(|path| {
-                SERVED.iter().any(|served| path.starts_with(served) || Path::new(served).starts_with(path))
-            })
-        })
+}
+
+/// The paths of the machine that are its volumes.
+fn host_paths(spec: &api::PodSpec) -> Vec<PathBuf> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes.filter_map(|volume| Some(PathBuf::from(&volume.host_path.as_ref()?.path))).collect()
 }
 
 /// A pod of a recording has no cgroup: the end of its UID stands for that.
@@ -166,6 +172,18 @@ impl Pod {
     /// Why it is never evicted, if so.
     pub fn protected(&self) -> Option<Protected> {
         self.facts.critical.map(Into::into)
+    }
+
+    /// Whether others may wait for it while it is frozen: by what it is, or because it serves them as a volume plugin or through
+    /// FUSE, or has a directory above those of plugins or devices. `kubelet`: the kubelet's directory. The usual one counts as
+    /// well, which may be a link to it.
+    pub fn serves_others(&self, kubelet: &Path) -> bool {
+        let roots = [kubelet, Path::new(KUBELET)];
+        let plugins = roots.into_iter().flat_map(|root| PLUGINS.map(|name| root.join(name)));
+        let served: Vec<_> = plugins.chain([PathBuf::from(FUSE)]).collect();
+        let is_served =
+            |path: &PathBuf| served.iter().any(|served| path.starts_with(served) || served.starts_with(path));
+        self.is_waited_for || self.host_paths.iter().any(is_served)
     }
 
     /// The memory that it requests.

@@ -29,9 +29,7 @@ pub(super) struct Answer {
 
 /// Asks the API server; absent where none is configured.
 pub(super) fn ask(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>) -> Option<ClusterFacts> {
-    let cluster = &configuration.machine.cluster;
-    let is_configured = cluster.in_cluster || cluster.kubeconfig.is_some();
-    is_configured.then(|| answer(configuration, account).map_err(|error| format!("{error:#}")))
+    configuration.machine.cluster.is_on().then(|| answer(configuration, account).map_err(|error| format!("{error:#}")))
 }
 
 fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>) -> anyhow::Result<Answer> {

@@ -6,7 +6,7 @@ use plimsoll_report::text::printable;
 use plimsoll_units::counted;
 
 use super::{Row, row};
-use crate::services::PodFile;
+use crate::services::{PodFile, PodReader};
 
 /// How many pods the file names, and what of it cannot be read; or why nothing can be.
 pub(super) type PodFacts = (String, Result<(usize, Option<String>), String>);
@@ -14,7 +14,7 @@ pub(super) type PodFacts = (String, Result<(usize, Option<String>), String>);
 /// Reads the file at `path`, as `services` does.
 pub(super) fn read(path: &Path) -> PodFacts {
     let name = path.display().to_string();
-    let read = PodFile::open(path).and_then(|mut file| file.read());
+    let read = PodFile::open(path, PodReader::default()).and_then(|mut file| file.read());
     let said = read.map_err(|error| format!("{error:#}")).map(|listed| {
         let listed = listed.unwrap_or_default();
         (listed.pods.len(), listed.first_error.map(|error| format!("{} cannot be read; line {error}", listed.unread)))

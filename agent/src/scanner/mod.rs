@@ -9,7 +9,7 @@ mod once;
 mod round;
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
@@ -36,8 +36,6 @@ const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The OOM killer's adjustment: as that of services.
 const OOM_SCORE: i16 = 1000;
-/// The kubelet's directory of logs (`podLogsDir`).
-const LOGS: &str = "/var/log/pods";
 /// While no core is there, how often the supervisor's way is looked at.
 const NO_CORE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
@@ -53,7 +51,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     capabilities::keep_only(&needed)?;
     let socket = arguments.socket()?;
     let configuration = arguments.configuration(crate::core::own_cgroup(&Protected::read()))?;
-    let (kubelet, logs) = (configuration.kubelet_root(), PathBuf::from(LOGS));
+    let (kubelet, logs) = (configuration.kubelet_root(), configuration.pod_logs());
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
     if let Err(errno) = priority::lower_this_thread() {
         troubles.push(format!("the scanner has not the lowest priority: {errno}"));

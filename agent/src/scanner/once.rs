@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use plimsoll_inventory::{PartUsage, StorageMessage, StoragePart};
 use plimsoll_policy::Uid;
 
-use super::LOGS;
 use super::round::{Rounds, Sink};
 
 /// What was measured.
@@ -20,9 +19,9 @@ pub(crate) struct LocalStorage {
     pub(crate) is_cut_short: bool,
 }
 
-/// Measures the pods in the kubelet's directory, with the agent's own scanner, at its gentle pace.
-pub(crate) fn local_storage(kubelet: PathBuf, within: Duration) -> LocalStorage {
-    measured(&mut Rounds::new(kubelet, LOGS.into()), within)
+/// Measures the pods in the kubelet's directory and in that of logs, with the agent's own scanner, at its gentle pace.
+pub(crate) fn local_storage(kubelet: PathBuf, logs: PathBuf, within: Duration) -> LocalStorage {
+    measured(&mut Rounds::new(kubelet, logs), within)
 }
 
 fn measured(rounds: &mut Rounds, within: Duration) -> LocalStorage {

@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use super::eviction_message;
 use super::outbox::Outbox;
 use super::pod_file::{Listed, listed};
-use super::pod_times::PodTimes;
+use super::pod_reader::PodReader;
 
 /// The supervisor's answer.
 type Answer = Result<OwnedFd, Errno>;
@@ -127,7 +127,7 @@ pub(super) struct Cluster {
     over: mpsc::UnboundedReceiver<Entry>,
     /// Objects as they were read.
     known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
-    times: PodTimes,
+    reader: PodReader,
     /// What the reporter was given.
     given: HashMap<Uid, EvictionNumber>,
     /// It answers.
@@ -136,7 +136,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Follows the pods, and reports; within a runtime.
-    pub(super) fn start(settings: Settings, dial: Dial) -> Self {
+    pub(super) fn start(settings: Settings, dial: Dial, reader: PodReader) -> Self {
         let Settings { access, node, effect } = settings;
         let following = plimsoll_kube::client(access, dial);
         let (send_changes, changes) = mpsc::channel(1);
@@ -147,8 +147,8 @@ impl Cluster {
         let report = Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods };
         tokio::spawn(reporter.run(report, send_over));
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
-        let (known, times, given) = (BTreeMap::new(), PodTimes::default(), HashMap::new());
-        Self { changes, pods, conditions, evictions, over, known, times, given, is_followed: false }
+        let (known, given) = (BTreeMap::new(), HashMap::new());
+        Self { changes, pods, conditions, evictions, over, known, reader, given, is_followed: false }
     }
 
     /// What comes next.
@@ -191,8 +191,8 @@ impl Cluster {
                 |FieldError { path, why }: &FieldError| ReadError { line: 0, key: path.clone(), why: why.clone() };
             read.as_ref().map_err(error)
         });
-        let listed = listed(read, &mut self.times);
-        self.times.retain(|uid| self.known.contains_key(uid));
+        let listed = listed(read, &mut self.reader);
+        self.reader.retain(|uid| self.known.contains_key(uid));
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()
@@ -269,7 +269,9 @@ fn read(object: &Object) -> Result<Pod, FieldError> {
         Some(all.filter_map(|it| it.state.as_ref()).any(|state| state.running.is_some()))
     };
     let runs = containers(object) == Some(true);
-    Pod::try_from(Object::clone(object)).map(|pod| Pod { has_ended: pod.has_ended && !runs, ..pod })
+    let mut pod = Pod::try_from(Object::clone(object))?;
+    pod.has_ended &= !runs;
+    Ok(pod)
 }
 
 fn condition(condition: kubelet::Condition, kept: &durable::Condition) -> Option<Condition> {

@@ -12,7 +12,7 @@ mod journal;
 mod names;
 mod outbox;
 mod pod_file;
-mod pod_times;
+mod pod_reader;
 mod removal;
 mod running;
 mod runtime;
@@ -45,7 +45,7 @@ use names::NameFeed;
 use outbox::Outbox;
 use pod_file::Listed;
 pub(crate) use pod_file::{PodFile, facts_of, names_of};
-pub(crate) use pod_times::PodTimes;
+pub(crate) use pod_reader::PodReader;
 use removal::Removal;
 use running::{Running, RunningOrder};
 pub(crate) use runtime::runtime_sockets;
@@ -84,7 +84,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let socket = arguments.socket()?;
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = arguments.configuration(own_cgroup)?;
-    let file = configuration.machine.pod_facts.as_deref().map(PodFile::open).transpose()?;
+    let file = configuration.machine.pod_facts.as_deref();
+    let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration))).transpose()?;
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
@@ -197,7 +198,7 @@ async fn serve(
     let (answered, mut answered_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
     let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
-    let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server));
+    let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server, PodReader::of(configuration)));
     let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());
     if !sockets.is_empty() {
         if disks.is_some() {

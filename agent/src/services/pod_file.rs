@@ -16,7 +16,7 @@ use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_report::PodNames;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 
-use super::pod_times::{Clocks, PodTimes};
+use super::pod_reader::{Clocks, PodReader};
 use super::runtime::Named;
 use crate::confine::SERVICES;
 
@@ -42,12 +42,12 @@ pub(crate) struct PodFile {
     trouble: Option<String>,
     /// How many pods of it could not be read.
     unread: usize,
-    times: PodTimes,
+    reader: PodReader,
 }
 
 impl PodFile {
     /// Opens its directory; the file itself need not be there yet.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path, reader: PodReader) -> anyhow::Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             bail!("{} is no file", path.display())
         };
@@ -55,16 +55,7 @@ impl PodFile {
         let directory = openat(CWD, folder, how, Mode::empty())
             .with_context(|| format!("podFacts: cannot open the directory {}", folder.display()))?;
         let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(Self {
-            path,
-            directory,
-            name,
-            seen: None,
-            was_read: false,
-            trouble: None,
-            unread: 0,
-            times: PodTimes::default(),
-        })
+        Ok(Self { path, directory, name, seen: None, was_read: false, trouble: None, unread: 0, reader })
     }
 
     pub(super) fn directory(&self) -> BorrowedFd<'_> {
@@ -135,8 +126,8 @@ impl PodFile {
         // A file that is wrong is not read again before it changes.
         self.seen = Some(content(&opened));
         ensure!(bytes.len() as u64 <= MOST_BYTES, " it is longer than {MOST_BYTES} bytes");
-        let listed = facts_of(&bytes, &mut self.times)?;
-        self.times.retain(|uid| listed.pods.contains_key(uid));
+        let listed = facts_of(&bytes, &mut self.reader)?;
+        self.reader.retain(|uid| listed.pods.contains_key(uid));
         Ok(Some(listed))
     }
 }
@@ -163,8 +154,8 @@ pub(crate) struct Listed {
 ///
 /// # Errors
 /// Where it is no such list, or has more than [`MOST_PODS`] that have not ended.
-pub(crate) fn facts_of(bytes: &[u8], times: &mut PodTimes) -> anyhow::Result<Listed> {
-    listed(pods_of(bytes)?, times)
+pub(crate) fn facts_of(bytes: &[u8], reader: &mut PodReader) -> anyhow::Result<Listed> {
+    listed(pods_of(bytes)?, reader)
 }
 
 /// The same of pods that were read.
@@ -173,7 +164,7 @@ pub(crate) fn facts_of(bytes: &[u8], times: &mut PodTimes) -> anyhow::Result<Lis
 /// Where more than [`MOST_PODS`] of them have not ended.
 pub(super) fn listed<P: Borrow<Pod>>(
     pods: impl Iterator<Item = Result<P, ReadError>>,
-    times: &mut PodTimes,
+    reader: &mut PodReader,
 ) -> anyhow::Result<Listed> {
     let clocks = Clocks::now();
     let mut listed = Listed::default();
@@ -195,11 +186,11 @@ pub(super) fn listed<P: Borrow<Pod>>(
                 continue;
             }
         };
-        let mut facts = facts(pod);
-        facts.started = pod.started.map(|at| times.of(facts.uid, at, clocks));
+        let mut facts = facts(pod, reader.kubelet_root());
+        facts.started = pod.started.map(|at| reader.time(facts.uid, at, clocks));
         // A mirror that is deleted ends nothing: its kubelet makes it anew.
         let ends = pod.ends.filter(|_| static_uid(pod).is_none());
-        facts.ends = ends.map(|at| times.of(facts.uid, at, clocks));
+        facts.ends = ends.map(|at| reader.time(facts.uid, at, clocks));
         // Of two with one UID the protected one counts; a mirror only where none has the UID as its own. A UUID without
         // its dashes is no other UID, so the author of a pod could have a mirror say that it is static.
         let weight = |facts: &PodFacts| match facts.critical {
@@ -238,7 +229,7 @@ fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
 /// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
 /// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
 /// static pod, a hash without dashes: it does not run, and can protect only that.
-fn facts(pod: &Pod) -> PodFacts {
+fn facts(pod: &Pod, kubelet_root: &Path) -> PodFacts {
     let static_uid = static_uid(pod);
     let (storage_request, storage_limit) = pod.storage();
     let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();
@@ -252,7 +243,7 @@ fn facts(pod: &Pod) -> PodFacts {
         grace_seconds: pod.facts.grace_seconds.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)),
         daemon_set: pod.daemon_set.as_ref().map(|owner| owner.uid),
         started: None,
-        serves_others: pod.serves_others,
+        serves_others: pod.serves_others(kubelet_root),
         ends: None,
     }
 }
@@ -318,7 +309,7 @@ mod tests {
     fn the_file_is_read_when_it_changed_and_what_it_said_holds_where_it_is_wrong() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("pods.json");
-        let mut file = PodFile::open(&path).expect("its directory is there");
+        let mut file = PodFile::open(&path, PodReader::default()).expect("its directory is there");
         let mut read =
             || file.read_changed().map(|listed| listed.pods.values().map(|pod| pod.memory_request).collect::<Vec<_>>());
         assert_eq!(read(), None, "it is not there");
@@ -345,7 +336,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_wrong_is_named_with_its_place_and_left_out_alone() {
         let wrong = list(&[pod("1", "{}", "1Q", "{}"), pod("2", "{}", "2Mi", "{}"), "7".to_owned()]);
-        let listed = facts_of(wrong.as_bytes(), &mut PodTimes::default()).expect("it is a list");
+        let listed = facts_of(wrong.as_bytes(), &mut PodReader::default()).expect("it is a list");
         let error = listed.first_error.expect("it is wrong").to_string();
         let begin = "1: items[0].spec.containers[0].resources.requests.memory: pod a: expected a quantity";
         assert!(error.starts_with(begin), "{error}");
@@ -357,7 +348,7 @@ mod tests {
         let text = r#"{"items": [{"metadata": {"name": "a", "uid": "1"}, "spec": {"containers": [{"name": "c", "resources":
             {"requests": {"ephemeral-storage": "3Mi"}, "limits": {"ephemeral-storage": "5Mi"}}}],
             "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "7Mi"}}, {"name": "w", "emptyDir": {}}]}}]}"#;
-        let listed = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
+        let listed = facts_of(text.as_bytes(), &mut PodReader::default()).expect("it is in order");
         let uid = Uid::of("1");
         let PodFacts { storage_request, storage_limit, .. } = listed.pods[&uid];
         assert_eq!((storage_request, storage_limit), (Bytes::mib(3), Some(Bytes::mib(5))));
@@ -386,7 +377,7 @@ mod tests {
             let is_regular = of == "containerStatuses";
             let pod = if is_regular { pod } else { pod.replace("\"containers\":", "\"ephemeralContainers\":") };
             let text = list(&[pod]);
-            let listed = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
+            let listed = facts_of(text.as_bytes(), &mut PodReader::default()).expect("it is in order");
             let mut names = PodNames::new(Uid::of("1"), "", "a");
             assert_eq!(listed.names[&Uid::of("1")] == names, !is_id, "{text}");
             names.add_container(&id, "c");
@@ -396,11 +387,11 @@ mod tests {
 
     #[test]
     fn a_list_is_refused_where_it_is_none_or_too_long() {
-        let error = facts_of(b"{}", &mut PodTimes::default()).expect_err("it is wrong").to_string();
+        let error = facts_of(b"{}", &mut PodReader::default()).expect_err("it is wrong").to_string();
         assert!(error.starts_with("1: it has no list named items"), "{error}");
         let read = |count: usize, written: &dyn Fn(usize) -> String| {
             let many: Vec<_> = (0..count).map(written).collect();
-            facts_of(list(&many).as_bytes(), &mut PodTimes::default()).map(|listed| listed.pods.len() + listed.unread)
+            facts_of(list(&many).as_bytes(), &mut PodReader::default()).map(|listed| listed.pods.len() + listed.unread)
         };
         let known = |uid| format!(r#"{{"metadata": {{"name": "a", "uid": "{uid}"}}}}"#);
         let unread = |_| "{}".to_owned();
@@ -433,12 +424,12 @@ mod tests {
             (&[urgent], Some(Critical::Priority)),
         ] {
             let text = list(pods);
-            let known = facts_of(text.as_bytes(), &mut PodTimes::default()).expect("it is in order");
+            let known = facts_of(text.as_bytes(), &mut PodReader::default()).expect("it is in order");
             let facts = known.pods[&Uid::of(uid)];
             assert_eq!((facts.critical, facts.memory_request), (critical, Bytes::mib(2)), "{text}");
         }
         let mirror_alone = list(&[pod("1", &mirror(uid), "1Mi", "{}")]);
-        let known = facts_of(mirror_alone.as_bytes(), &mut PodTimes::default()).expect("it is in order");
+        let known = facts_of(mirror_alone.as_bytes(), &mut PodReader::default()).expect("it is in order");
         assert_eq!(known.pods.into_keys().collect::<Vec<_>>(), [Uid::of("1")]);
     }
 
@@ -456,8 +447,8 @@ mod tests {
             pod("2", &forged, "3Mi", "{}"),
             pod("3", "{}", "4Mi", r#"{"phase": "Succeeded"}"#),
         ]);
-        let mut times = PodTimes::default();
-        let pods = facts_of(text.as_bytes(), &mut times).expect("it is in order").pods;
+        let mut reader = PodReader::default();
+        let pods = facts_of(text.as_bytes(), &mut reader).expect("it is in order").pods;
         let known = PodFacts {
             uid: Uid::of(uid),
             priority: 7,
@@ -480,7 +471,7 @@ mod tests {
         assert_eq!(pods.len(), 3);
         let called = |uid| names_of(text.as_bytes()).get(&Uid::of(uid)).cloned();
         assert_eq!([called(hash), called(uid), called("3")], [Some("a".to_owned()), Some("a".to_owned()), None]);
-        let again = facts_of(text.as_bytes(), &mut times).expect("it is in order");
+        let again = facts_of(text.as_bytes(), &mut reader).expect("it is in order");
         let names = [hash, uid, "2"].map(|uid| (Uid::of(uid), PodNames::new(Uid::of(uid), "", "a")));
         assert_eq!(again.names, names.into());
         assert_eq!(again.pods, pods);
@@ -498,9 +489,9 @@ mod tests {
             pod("2", "{}", "1Mi", "{}"),
             deleted(pod("3", &mirror, "1Mi", "{}")),
         ]);
-        let mut times = PodTimes::default();
+        let mut reader = PodReader::default();
         let mut ends = || {
-            let pods = facts_of(text.as_bytes(), &mut times).expect("it is in order").pods;
+            let pods = facts_of(text.as_bytes(), &mut reader).expect("it is in order").pods;
             ["1", "2", hash].map(|uid| pods[&Uid::of(uid)].ends)
         };
         let first = ends();

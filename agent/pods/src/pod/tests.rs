@@ -77,7 +77,17 @@ fn a_pod_that_others_wait_for_is_known() {
         (privileged("ephemeralContainers", false), false),
         (mounts("Bidirectional").replace("containers", "ephemeralContainers"), true),
     ] {
-        assert_eq!(pod("null", &spec, "null").serves_others, serves, "{spec}");
+        assert_eq!(pod("null", &spec, "null").serves_others(Path::new(KUBELET)), serves, "{spec}");
+    }
+    for (path, serves) in [
+        ("/data/kubelet/plugins/ebs.csi.aws.com", true),
+        ("/data/kubelet/plugins_registry", true),
+        ("/data", true),
+        ("/data/kubelet/pods", false),
+        ("/var/lib/kubelet/plugins", true),
+    ] {
+        let pod = pod("null", &host(path), "null");
+        assert_eq!(pod.serves_others(Path::new("/data/kubelet")), serves, "{path}");
     }
 }
 

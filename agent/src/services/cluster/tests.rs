@@ -50,7 +50,7 @@ impl Rig {
             evictions,
             over,
             known: BTreeMap::new(),
-            times: PodTimes::default(),
+            reader: PodReader::default(),
             given: HashMap::new(),
             is_followed: false,
         };
