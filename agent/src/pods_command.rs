@@ -22,7 +22,7 @@ use crate::explain::{all_needed, uid_of, words};
 use crate::observe::Observer;
 use crate::options::Options;
 use crate::scanner::{LocalStorage, local_storage};
-use growth::{ContainerRow, Growth, Swap};
+use growth::{ContainerRow, Growth, OfPod, Swap, Tasks};
 use table::table;
 
 const NOTES: &str = "\
@@ -31,7 +31,7 @@ growth. A pod without a rank would not be evicted, for the reason in VERDICT. US
 computes it. RATE is how fast the pod grew within a second, without page cache; FORECAST is when the OOM killer would end it \
 or one of its containers at this rate, at its own memory.max, DISTANCE bytes from now; THROTTLED is the part of that second \
 for which tasks waited because of memory.high; DISK is what its volumes and logs take of disks, without writable \
-layers. - is not known, or none.
+layers; TASKS of TASKMAX (its pids.max) are threads. - is not known, or none.
 
 A pod's request, priority and name come from a list: --pods, else `machine.podFacts`, as `kubectl get pods -A -o json \
 --field-selector spec.nodeName=NODE` prints it, else with `machine.cluster` the API server, which is asked once and waited for \
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 enum Output {
     /// A line a pod.
     Table,
-    /// The same with the distance to memory.max, what is in swap, may be and is compressed there, the UID and the cgroup.
+    /// The same with the distance to memory.max, what is in swap, may be and is compressed there, tasks, the UID and the cgroup.
     Wide,
     /// One object with each container, amounts in bytes.
     Json,
@@ -81,6 +81,8 @@ struct Row {
     usage_bytes: Option<Bytes>,
     #[serde(flatten)]
     swap: Swap,
+    #[serde(flatten)]
+    tasks: Tasks,
     /// What its volumes and logs take of disks.
     disk_bytes: Option<Bytes>,
     #[serde(flatten)]
@@ -180,7 +182,8 @@ fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage,
         let is_evicted = matches!(verdict, Verdict::Evicted | Verdict::NotNeeded);
         rank += u32::from(is_evicted);
         let name = observer.pod_name(sampled);
-        let (growth, swap, containers) = growth::of_pod(&containers, sampled.id, &printable(&sampled.cgroup));
+        let OfPod { growth, swap, tasks, containers } =
+            growth::of_pod(&containers, sampled.id, &printable(&sampled.cgroup));
         Some(Row {
             rank: is_evicted.then_some(rank),
             pod: name.map(printable),
@@ -191,6 +194,7 @@ fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage,
             request_bytes: name.map(|_| sampled.reservation_bytes),
             usage_bytes: sampled.usage_bytes,
             swap,
+            tasks,
             disk_bytes: uid(sampled).and_then(|uid| disk.bytes.get(&Uid::of(&uid))).copied().map(Bytes),
             growth,
             containers,
@@ -248,6 +252,9 @@ mod tests {
             (&path("", &uid('5')), 70 * MIB, 0, 0, 0, 0),
             (&path("burstable", &uid('6')), 80 * MIB, 0, 0, 0, 0),
         ]);
+        for (file, text) in [("pids.current", "40\n"), ("pids.max", "64\n")] {
+            std::fs::write(dir.path().join(path("burstable", &uid('1'))).join(file), text).expect("writable");
+        }
         let list = format!(
             r#"{{"items": [{}, {}, {}, {}, {}]}}"#,
             pod("within", &uid('1'), 0, "500Mi"),
@@ -315,6 +322,7 @@ mod tests {
             (within.qos, within.usage_bytes, within.swap.used, within.disk_bytes),
             ("Burstable", Some(Bytes(200 * MIB)), Some(Bytes(9)), Some(Bytes(7 * MIB)))
         );
+        assert_eq!(within.tasks, Tasks { count: Some(40), limit: Some(64) });
         assert_eq!((within.uid.clone(), within.cgroup.clone()), (uid('1'), path("burstable", &uid('1'))));
         assert_eq!(noted(&configuration, dir.path(), Some(&file), &rows).len(), 2);
         // Guaranteed pods are the last ones of that policy, though this one is over its request and its priority lowest.
@@ -374,6 +382,10 @@ mod tests {
         for text in [table(&rows, false), table(&rows, true), json.clone()] {
             assert!(text.chars().all(|it| it == '\n' || it.is_ascii() && !it.is_control()), "{text:?}");
         }
+        assert!(json.contains(r#""task_limit":64,"tasks":40"#), "{json}");
+        let wide = table(&rows, true);
+        let line = wide.lines().find(|line| line.contains("n/within")).expect("it is there");
+        assert!(line.contains(" 40     64 "), "{line}");
         assert!(json.starts_with(r#"{"pods":[{"#) && json.contains(r#""rank":1"#), "{json}");
         for (is_wide, head) in [(false, [&HEAD[..WIDE.start], &HEAD[WIDE.end..]].concat()), (true, HEAD.to_vec())] {
             let text = table(&rows, is_wide);

@@ -1,12 +1,12 @@
 //! Figures of workloads and of the cgroups directly in them, which in a pod are its containers: how much they take, how
-//! fast that grows, how far it is to their memory.max, and whether memory.high throttles them. Opens files and allocates:
+//! fast that grows, how far it is to their memory.max, whether memory.high throttles them, and their tasks. Opens files and allocates:
 //! for a thread of its own. Nothing is decided by these figures but what is done about those that are throttled
 //! ([`Reliefs`](crate::Reliefs)).
 
 use core::time::Duration;
 use std::collections::HashMap;
 
-use plimsoll_node::cgroup::{Handle, Root, Swap};
+use plimsoll_node::cgroup::{Handle, Pids, Root, Swap};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,21 @@ pub struct ContainerFigures {
     pub swap_limit: Option<Bytes>,
     /// What of its swap is compressed in memory takes there.
     pub zswap: Option<Bytes>,
+    /// How many tasks it has.
+    pub tasks: Option<u64>,
+    /// How many it may have: its own pids.max. Absent for no limit.
+    pub task_limit: Option<u64>,
+}
+
+/// At so many percent of its pids.max a cgroup is near it.
+const NEAR_TASK_LIMIT: u64 = 90;
+
+impl ContainerFigures {
+    /// Whether it will soon be refused a new task.
+    pub fn is_near_task_limit(&self) -> bool {
+        let part = |(tasks, limit): (u64, u64)| tasks.saturating_mul(100) >= limit.saturating_mul(NEAR_TASK_LIMIT);
+        self.tasks.zip(self.task_limit).is_some_and(part)
+    }
 }
 
 /// A workload, or a cgroup directly in it.
@@ -53,6 +68,7 @@ pub struct Container {
     rate: Rate,
     distance: Option<Bytes>,
     swap: Swap,
+    pids: Pids,
     throttle: Throttle,
     seen: MonotonicNs,
 }
@@ -80,6 +96,8 @@ impl Container {
             swapped: self.swap.used,
             swap_limit: self.swap.limit,
             zswap: self.swap.compressed,
+            tasks: self.pids.current,
+            task_limit: self.pids.limit,
         }
     }
 
@@ -92,6 +110,7 @@ impl Container {
             None => self.rate.forget(),
         }
         self.swap = cgroup.swap();
+        self.pids = cgroup.pids();
         self.distance = held.and_then(|held| Some(cgroup.max().ok()??.saturating_sub(held)));
     }
 }
@@ -164,6 +183,7 @@ impl Containers {
             rate: Rate::default(),
             distance: None,
             swap: Swap::default(),
+            pids: Pids::default(),
             // One that was not there when its workload was read before has counted nothing until then.
             throttle: if is_known { Throttle::of_new(now) } else { Throttle::default() },
             seen: now,
@@ -196,13 +216,14 @@ impl Containers {
         }
     }
 
-    /// Those that memory.high throttles, and then those that reach their memory.max the soonest: `most` at most.
+    /// Those that memory.high throttles, then those that reach their memory.max the soonest, then those that are near their
+    /// pids.max: `most` at most.
     pub fn foremost(&self, most: usize) -> Vec<&Container> {
         let mut foremost: Vec<(&Container, ContainerFigures)> = self
             .known
             .values()
             .map(|container| (container, container.figures()))
-            .filter(|(_, figures)| figures.is_throttled || figures.forecast.is_some())
+            .filter(|(_, figures)| figures.is_throttled || figures.forecast.is_some() || figures.is_near_task_limit())
             .collect();
         foremost.sort_unstable_by_key(|(container, figures)| {
             (!figures.is_throttled, figures.forecast.unwrap_or(Duration::MAX), &container.path)

@@ -19,7 +19,7 @@ mod tree;
 mod walk;
 
 pub use parts::{KEPT, Population, Spares};
-pub use tasks::{Activity, TaskList};
+pub use tasks::{Activity, Pids, TaskList};
 pub use throttling::Throttling;
 pub use tree::{Root, children, id_of, open_below};
 pub use walk::{Bound, DEPTH, Walk};
@@ -52,7 +52,7 @@ pub struct Purpose {
 }
 
 /// All files of a cgroup that are ever opened.
-const FILES: [&str; 21] = [
+const FILES: [&str; 22] = [
     "cgroup.events",
     "cgroup.freeze",
     "cgroup.kill",
@@ -74,6 +74,7 @@ const FILES: [&str; 21] = [
     "memory.swap.max",
     "memory.zswap.current",
     "pids.current",
+    "pids.max",
 ];
 
 impl Drop for Handle {

@@ -1,4 +1,5 @@
-//! Figures of containers as metrics: those that memory.high throttles, and those that reach their memory.max the soonest.
+//! Figures of containers as metrics: those that memory.high throttles, those that reach their memory.max the soonest, and
+//! those that are near their pids.max.
 //! The series of at most [`REPORTED_CONTAINERS`] are there at a time; one that is neither any more has none.
 
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,8 @@ pub(crate) struct ContainerMetrics {
     swapped: Family<Labels, Gauge>,
     swap_limit: Family<Labels, Gauge>,
     zswap: Family<Labels, Gauge>,
+    tasks: Family<Labels, Gauge>,
+    task_limit: Family<Labels, Gauge>,
     raised: Counter,
     not_raised: Counter,
     evicted: Counter,
@@ -58,7 +61,7 @@ impl Rows {
 impl ContainerMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { raised, not_raised, evicted, swapped, swap_limit, zswap, .. } = metrics.clone();
+        let Self { raised, not_raised, evicted, swapped, swap_limit, zswap, tasks, task_limit, .. } = metrics.clone();
         let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = metrics.clone();
         let help = "Containers that memory.high throttles, so that their tasks wait";
         registry.register("containers_throttled", help, throttled);
@@ -79,6 +82,8 @@ impl ContainerMetrics {
         registry.register_with_unit("container_swap_limit", help, Unit::Bytes, swap_limit);
         let help = "What of its swap is compressed in memory takes there";
         registry.register_with_unit("container_zswap", help, Unit::Bytes, zswap);
+        registry.register("container_tasks", "How many tasks it has", tasks);
+        registry.register("container_task_limit", "How many tasks it may have; absent for no limit", task_limit);
         let help = "How often memory.high of a throttled container was raised";
         registry.register("throttled_relaxed", help, raised);
         let help = "How often memory.high of a throttled container was ordered to be raised, and was not";
@@ -140,9 +145,9 @@ impl ContainerMetrics {
 
     fn show(&self, rows: &Rows, names: &Names) {
         let Self { throttled, is_throttled, stall, working_set, rate, distance, forecast, .. } = self;
-        let Self { swapped, swap_limit, zswap, .. } = self;
+        let Self { swapped, swap_limit, zswap, tasks, task_limit, .. } = self;
         throttled.set(rows.throttled.into());
-        for family in [is_throttled, working_set, rate, distance, swapped, swap_limit, zswap] {
+        for family in [is_throttled, working_set, rate, distance, swapped, swap_limit, zswap, tasks, task_limit] {
             family.clear();
         }
         for family in [stall, forecast] {
@@ -163,6 +168,9 @@ impl ContainerMetrics {
             gauge(swapped, figures.swapped.map(bytes));
             gauge(swap_limit, figures.swap_limit.map(bytes));
             gauge(zswap, figures.zswap.map(bytes));
+            let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            gauge(tasks, figures.tasks.map(count));
+            gauge(task_limit, figures.task_limit.map(count));
             let float = |family: &Family<Labels, FloatGauge>, value: Option<f64>| {
                 if let Some(value) = value {
                     family.get_or_create(&labels).set(value);

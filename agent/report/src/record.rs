@@ -141,6 +141,8 @@ mod tests {
         swapped: Some(Bytes(u64::MAX)),
         swap_limit: Some(Bytes(u64::MAX)),
         zswap: Some(Bytes(u64::MAX)),
+        tasks: Some(u64::MAX),
+        task_limit: Some(u64::MAX),
     };
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct ContainerRow {
     #[serde(flatten)]
     swap: Swap,
     #[serde(flatten)]
+    tasks: Tasks,
+    #[serde(flatten)]
     pub(super) growth: Growth,
 }
 
@@ -30,6 +32,23 @@ pub(super) struct Swap {
     /// What of it is compressed in memory takes there.
     #[serde(rename = "zswap_bytes")]
     pub(super) compressed: Option<Bytes>,
+}
+
+/// How many tasks a cgroup has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tasks {
+    /// Now.
+    #[serde(rename = "tasks")]
+    pub(super) count: Option<u64>,
+    /// How many it may have: `pids.max`. Absent for no limit.
+    #[serde(rename = "task_limit")]
+    pub(super) limit: Option<u64>,
+}
+
+impl Tasks {
+    const fn of(figures: &ContainerFigures) -> Self {
+        Self { count: figures.tasks, limit: figures.task_limit }
+    }
 }
 
 impl Swap {
@@ -97,12 +116,21 @@ impl Growth {
     }
 }
 
-/// A pod's cgroup and those directly in it, by path, and what of these is the pod's.
-pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (Growth, Swap, Vec<ContainerRow>) {
+/// What of its cgroups is the pod's, and the others.
+pub(super) struct OfPod {
+    pub(super) growth: Growth,
+    pub(super) swap: Swap,
+    pub(super) tasks: Tasks,
+    pub(super) containers: Vec<ContainerRow>,
+}
+
+/// A pod's cgroup and those directly in it, by path.
+pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> OfPod {
     let row = |path: &[u8], figures: &ContainerFigures| ContainerRow {
         cgroup: printable(&String::from_utf8_lossy(path)),
         usage_bytes: figures.working_set,
         swap: Swap::of(figures),
+        tasks: Tasks::of(figures),
         growth: Growth::of(figures),
     };
     let mut rows: Vec<ContainerRow> = containers.of(pod).map(|it| row(it.path(), &it.figures())).collect();
@@ -117,8 +145,9 @@ pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> (G
         stall_percent: all().filter_map(|growth| growth.stall_percent).max(),
     };
     let swap = Swap::of_pod(own, &rows, cgroup);
+    let tasks = own.map(|row| row.tasks).unwrap_or_default();
     rows.retain(|row| row.cgroup != cgroup);
-    (growth, swap, rows)
+    OfPod { growth, swap, tasks, containers: rows }
 }
 
 #[cfg(test)]
@@ -132,6 +161,7 @@ mod tests {
             cgroup: cgroup.to_owned(),
             usage_bytes: None,
             swap: Swap { used: Some(Bytes(5)), limit: limit.map(Bytes), compressed: None },
+            tasks: Tasks::default(),
             growth: Growth::default(),
         };
         for (pod, containers, expected) in [

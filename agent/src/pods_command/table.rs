@@ -20,7 +20,7 @@ pub(super) fn table(rows: &[Row], is_wide: bool) -> String {
 }
 
 /// What the cells of a row are called.
-pub(super) const HEAD: [&str; 17] = [
+pub(super) const HEAD: [&str; 19] = [
     "RANK",
     "POD",
     "QOS",
@@ -35,12 +35,14 @@ pub(super) const HEAD: [&str; 17] = [
     "SWAP",
     "SWAPMAX",
     "ZSWAP",
+    "TASKS",
+    "TASKMAX",
     "UID",
     "CGROUP",
     "VERDICT",
 ];
 /// Those that only a wide table has.
-pub(super) const WIDE: core::ops::Range<usize> = 10..16;
+pub(super) const WIDE: core::ops::Range<usize> = 10..18;
 
 fn cells(is_wide: bool, cells: [String; HEAD.len()]) -> Vec<String> {
     let shown = |(index, cell): (usize, String)| (is_wide || !WIDE.contains(&index)).then_some(cell);
@@ -67,6 +69,8 @@ impl Row {
             text(self.swap.used),
             text(self.swap.limit),
             text(self.swap.compressed),
+            text(self.tasks.count),
+            text(self.tasks.limit),
             self.uid.clone(),
             self.cgroup.clone(),
             self.verdict.clone(),

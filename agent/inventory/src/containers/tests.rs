@@ -45,6 +45,8 @@ impl Tree {
             ("memory.swap.current", "7000\n".to_owned()),
             ("memory.swap.max", "9000\n".to_owned()),
             ("memory.zswap.current", "2000\n".to_owned()),
+            ("pids.current", "12\n".to_owned()),
+            ("pids.max", "100\n".to_owned()),
             ("memory.events.local", format!("low 0\nhigh {exceeded}\nmax 0\n")),
             (
                 "memory.pressure",
@@ -94,6 +96,8 @@ fn figures_are_without_page_cache_and_unknown_until_they_are_known() {
         swapped: Some(Bytes(7000)),
         swap_limit: Some(Bytes(9000)),
         zswap: Some(Bytes(2000)),
+        tasks: Some(12),
+        task_limit: Some(100),
         ..ContainerFigures::default()
     };
     assert_eq!(tree.figures("pod/a"), first, "no rate and no forecast by one reading");
@@ -111,7 +115,9 @@ fn figures_are_without_page_cache_and_unknown_until_they_are_known() {
     tree.write("pod/a", Says { charged: 15, ..IDLE });
     tree.visit(60_000, true);
     assert!(tree.figures("pod/a").rate.is_some_and(|rate| rate < 0) && tree.figures("pod/a").forecast.is_none());
-    for file in ["memory.stat", "memory.swap.current", "memory.swap.max", "memory.zswap.current"] {
+    for file in
+        ["memory.stat", "memory.swap.current", "memory.swap.max", "memory.zswap.current", "pids.current", "pids.max"]
+    {
         fs::remove_file(tree.dir.path().join("pod/a").join(file)).expect("ours");
     }
     tree.visit(121_000, true);
@@ -192,4 +198,20 @@ fn those_that_are_throttled_come_first_and_then_those_that_are_nearest_to_their_
     assert_eq!(foremost(2), ["pod/throttled", "pod/near"]);
     let pod = tree.open("pod").id();
     assert_eq!(tree.containers.of(pod).count(), paths.len());
+}
+
+#[test]
+fn one_that_is_near_its_limit_of_tasks_is_among_the_foremost() {
+    let mut tree = Tree::new();
+    tree.write("pod", Says { max: None, ..IDLE });
+    tree.write("pod/a", IDLE);
+    for (current, limit, is_near) in
+        [("12", "100", false), ("89", "100", false), ("90", "100", true), ("90", "max", false)]
+    {
+        fs::write(tree.dir.path().join("pod/a/pids.current"), current).expect("ours");
+        fs::write(tree.dir.path().join("pod/a/pids.max"), limit).expect("ours");
+        tree.visit(0, true);
+        let foremost: Vec<_> = tree.containers.foremost(9).into_iter().map(Container::path).collect();
+        assert_eq!(foremost == [b"pod/a"], is_near, "{current} of {limit}: {foremost:?}");
+    }
 }

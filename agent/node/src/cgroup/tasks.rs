@@ -1,7 +1,7 @@
 //! Tasks of a cgroup and of all below it: listed, counted, opened.
 
 use super::walk::{Bound, Walk};
-use super::{Handle, open_in};
+use super::{Handle, limit, number, open_in};
 use crate::clock::monotonic;
 use crate::file::KeptFile;
 use crate::process::{self, Opened, OpenedTasks, Pid};
@@ -28,6 +28,25 @@ pub enum TaskList {
     Processes,
     /// `cgroup.threads`: every live thread, in its own cgroup, whatever became of the first one.
     Threads,
+}
+
+/// How many tasks a cgroup has, those below it included. What is not there or cannot be read is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pids {
+    /// How many there are, those too that have ended and were not waited for yet: `pids.current`.
+    pub current: Option<u64>,
+    /// How many there may be: `pids.max`, which a kubelet with `podPidsLimit` sets for each pod. Absent for no limit.
+    pub limit: Option<u64>,
+}
+
+impl Handle {
+    /// How many tasks it has and may have, as far as that can be read. Opens files: for a helper thread.
+    pub fn pids(&self) -> Pids {
+        let open = |name| self.open_file(name, OFlags::RDONLY);
+        let limit = open("pids.max").and_then(|file| limit(&file)).ok().map(|limit| limit.0);
+        let current = open("pids.current").and_then(|file| number(&file)).ok().map(|count| count.0);
+        Pids { current, limit: limit.filter(|limit| *limit != u64::MAX) }
+    }
 }
 
 impl TaskList {

@@ -18,6 +18,8 @@ fn throttled(path: &[u8]) -> Record<'_> {
         swapped: Some(Bytes(7)),
         swap_limit: Some(Bytes(9)),
         zswap: Some(Bytes(2)),
+        tasks: Some(11),
+        task_limit: Some(12),
         ..ContainerFigures::default()
     };
     ContainerRecord::Throttled { path, at: MonotonicNs(7), high: Some(Bytes::mib(8)), figures }.into()
@@ -66,6 +68,8 @@ fn a_throttled_container_is_named_with_its_stall_until_it_is_throttled_no_more()
         format!("plimsoll_container_swap_bytes{labels} 7"),
         format!("plimsoll_container_swap_limit_bytes{labels} 9"),
         format!("plimsoll_container_zswap_bytes{labels} 2"),
+        format!("plimsoll_container_tasks{labels} 11"),
+        format!("plimsoll_container_task_limit{labels} 12"),
     ];
     assert_eq!(series(&reporter), expected, "what is unknown has no series");
     let found = lines(&mut reporter, &[ended(cgroup.as_bytes(), false)]);
