@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::{build_ebpf, run};
+use crate::{build_ebpf, run, share};
 
 /// Where to.
 #[derive(clap::Args)]
@@ -20,12 +20,12 @@ pub(crate) struct Arguments {
 
 /// Writes man pages.
 pub(crate) fn man(arguments: &Arguments) -> anyhow::Result<()> {
-    write("man", &arguments.directory)
+    write(share::MAN, &arguments.directory)
 }
 
 /// Writes a script for each shell.
 pub(crate) fn completions(arguments: &Arguments) -> anyhow::Result<()> {
-    write("completions", &arguments.directory)
+    write(share::COMPLETIONS, &arguments.directory)
 }
 
 fn write(what: &str, directory: &Path) -> anyhow::Result<()> {

@@ -23,6 +23,7 @@ mod rounds;
 mod run;
 mod sbom;
 mod service;
+mod share;
 mod test;
 mod vectors;
 mod verified;

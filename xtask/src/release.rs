@@ -1,5 +1,5 @@
-//! `cargo xtask release`: the agent for each processor with its SBOMs, the image of both for containers, and all their
-//! checksums. The same sources give the same bytes in any folder, with the same toolchain.
+//! `cargo xtask release`: the agent for each processor with its SBOMs, the image of both for containers, man pages and
+//! completions, and all their checksums. The same sources give the same bytes in any folder, with the same toolchain.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,12 +11,14 @@ use plimsoll_oci::{Agent, Layer};
 use sha2::{Digest, Sha256};
 
 use crate::qemu::Processor;
-use crate::{build_ebpf, install, run, sbom};
+use crate::{build_ebpf, install, run, sbom, share};
 
 /// Where a release is left, in the checkout that it was built from.
 const PLACE: &str = "target/release-files";
 /// The image: an OCI image layout for both processors.
 const IMAGE: &str = "plimsoll-image.tar";
+/// Man pages and completions, to be unpacked below a prefix such as /usr/local.
+const SHARE: &str = "plimsoll-share.tar.gz";
 /// The file with the checksum of each other one, as `sha256sum --check` reads it.
 const CHECKSUMS: &str = "SHA256SUMS";
 
@@ -59,6 +61,7 @@ fn build(root: &Path, epoch: &str) -> anyhow::Result<String> {
         agents.push((processor, (name, agent(root, processor)?), sbom));
     }
     let mut files = vec![(IMAGE.to_owned(), image(&agents, &kernel_side)?), kernel_side];
+    files.push((SHARE.to_owned(), share::archive(&command_line(root)?)?));
     files.extend(agents.into_iter().flat_map(|(_, program, sbom)| [program, sbom]));
     files.sort();
     let mut checksums = String::new();
@@ -90,6 +93,20 @@ fn image(agents: &[(Processor, Published, Published)], kernel_side: &Published) 
 
 /// The agent of the checkout at `root`.
 fn agent(root: &Path, processor: Processor) -> anyhow::Result<Vec<u8>> {
+    let built = cargo_build(root, processor, &[])?.join("plimsoll");
+    fs::read(&built).with_context(|| format!("cannot read {}", built.display()))
+}
+
+/// The program that writes man pages and completions, for this machine.
+fn command_line(root: &Path) -> anyhow::Result<PathBuf> {
+    const EXAMPLE: &str = "command_line";
+    let native = [Processor::X86_64, Processor::Aarch64].into_iter().find(|it| it.name() == std::env::consts::ARCH);
+    let native = native.context("man pages are written by a program for x86_64 or aarch64")?;
+    Ok(cargo_build(root, native, &["--example", EXAMPLE])?.join("examples").join(EXAMPLE))
+}
+
+/// Builds of the agent's package in the checkout at `root`; gives the folder of what is built.
+fn cargo_build(root: &Path, processor: Processor, what: &[&str]) -> anyhow::Result<PathBuf> {
     let (target, folder) = (processor.target(), root.join("target"));
     // Added to what the checkout's configuration has for the target.
     let flags = serde_json::to_string(&remapped(root)?)?;
@@ -98,12 +115,12 @@ fn agent(root: &Path, processor: Processor) -> anyhow::Result<Vec<u8>> {
             .args(["build", "--release", "--locked", "-p", "plimsoll", "--target", target, "--target-dir"])
             .arg(&folder)
             .args(["--config", &format!("target.{target}.rustflags={flags}")])
+            .args(what)
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS")
             .current_dir(root),
     )?;
-    let built = folder.join(target).join("release/plimsoll");
-    fs::read(&built).with_context(|| format!("cannot read {}", built.display()))
+    Ok(folder.join(target).join("release"))
 }
 
 /// Flags of rustc that keep the folders of this machine out of what it builds from the checkout at `root`.

@@ -137,6 +137,14 @@ fn digest(data: &[u8]) -> String {
     text
 }
 
+/// Files that are no image, in an archive that is compressed by gzip.
+///
+/// # Errors
+/// A path that tar cannot hold.
+pub fn compressed(files: &[File<'_>]) -> io::Result<Vec<u8>> {
+    gzip(&tar(files)?)
+}
+
 /// Without a time and a name, so that the same bytes give the same.
 fn gzip(data: &[u8]) -> io::Result<Vec<u8>> {
     let mut writer = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());

@@ -7,4 +7,4 @@ mod agent;
 mod archive;
 
 pub use agent::{Agent, NAME, agent};
-pub use archive::{File, Image, Layer, archive};
+pub use archive::{File, Image, Layer, archive, compressed};
