@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     pub(crate) pod_facts: Option<PathBuf>,
     /// The kubelet's directory, if it is named, and the hard threshold on its file system, in bytes.
     pub(crate) node_disk: Option<(Option<PathBuf>, u64)>,
+    /// The hard threshold on the inodes of that file system, if there is one.
+    pub(crate) node_inodes: Option<u64>,
     /// A soft threshold on it, in bytes, and its grace period.
     pub(crate) soft_node_disk: Option<(u64, &'static str)>,
     /// How long `DiskPressure` lasts after it, where a threshold is on a disk.
@@ -97,6 +99,7 @@ impl Settings {
             node_config: None,
             pod_facts: None,
             node_disk: None,
+            node_inodes: None,
             soft_node_disk: None,
             pressure_transition: "5s",
             trace: None,
@@ -138,10 +141,12 @@ impl Settings {
             ..
         } = self;
         let on_disk = self.node_disk.as_ref().map(|(_, bytes)| format!(", nodefs.available: \"{bytes}\""));
+        let on_inodes = self.node_inodes.map(|inodes| format!(", nodefs.inodesFree: \"{inodes}\""));
         let on_tasks = pid_threshold.map(|tasks| format!(", pid.available: \"{tasks}\""));
         let hard = format!(
-            "evictionHard: {{memory.available: \"{threshold_bytes}\"{}{}}}\n",
+            "evictionHard: {{memory.available: \"{threshold_bytes}\"{}{}{}}}\n",
             on_disk.unwrap_or_default(),
+            on_inodes.unwrap_or_default(),
             on_tasks.unwrap_or_default()
         );
         let hard = if self.node_config.is_some() { "" } else { &hard };

@@ -273,6 +273,11 @@ impl WithVolume {
         Ok(fs::write(self.volume()?.join("file"), vec![1; usize::try_from(mib * MIB)?])?)
     }
 
+    fn take_inodes(&self, count: u64) -> Result<()> {
+        let volume = self.volume()?;
+        (0..count).try_for_each(|number| Ok(fs::write(volume.join(number.to_string()), b"")?))
+    }
+
     /// Waits until its process is killed, with this message.
     fn await_eviction(&mut self, scene: &Scene, message: &str) -> Result<()> {
         let mut ended = None;
@@ -332,6 +337,49 @@ pub(crate) fn local_storage() -> Result<()> {
     scene.end()?;
     critical.child.kill()?;
     critical.child.wait()?;
+    drop(disk);
+    Ok(())
+}
+
+/// The inodes of the disk, and the hard threshold on those that are free.
+const INODES: u64 = 2000;
+const FREE_INODES: u64 = 500;
+
+/// Where inodes run short, the pod that takes most of them is evicted with the kubelet's message, and not the one that takes
+/// more bytes, or one that is critical.
+pub(crate) fn inodes() -> Result<()> {
+    fs::create_dir_all(ROOT)?;
+    let disk = Mounted::of(c"size=64M,nr_inodes=2000")?;
+    let mut many = WithVolume::create(41, 0, None)?;
+    let mut large = WithVolume::create(42, 0, None)?;
+    let mut critical = WithVolume::create(43, 2_000_001_000, None)?;
+    let all: Vec<_> = [&many, &large, &critical].iter().map(|it| it.pod.facts.clone()).collect();
+    write_facts(FACTS, &json!({"items": all}).to_string())?;
+    let mut scene = Scene::set_with(ROOM, |settings| {
+        settings.node_disk = Some((Some(ROOT.into()), THRESHOLD * MIB));
+        settings.node_inodes = Some(FREE_INODES);
+        settings.pod_facts = Some(FACTS.into());
+    })?;
+    await_metric(&scene, &format!("plimsoll_signal_capacity{{eviction_signal=\"nodefs.inodesFree\"}} {INODES}"))?;
+    large.fill(20)?;
+    critical.take_inodes(700)?;
+    many.take_inodes(900)?;
+    many.await_eviction(&scene, "The node was low on resource: inodes. Threshold quantity: 500, available: ")?;
+    await_metric(&scene, "plimsoll_disk_evictions_total{eviction_signal=\"nodefs.inodesFree\"} 1")?;
+    await_metric(&scene, "plimsoll_disk_pressure 1")?;
+    large.lives(&scene)?;
+    critical.lives(&scene)?;
+    // As the kubelet does once the pod is deleted.
+    fs::remove_dir_all(many.volume()?)?;
+    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    scene.check()?;
+    large.lives(&scene)?;
+    ensure!(scene.agent.killed() == 1, "others were evicted: {}", scene.agent.text());
+    scene.end()?;
+    for mut pod in [large, critical] {
+        pod.child.kill()?;
+        pod.child.wait()?;
+    }
     drop(disk);
     Ok(())
 }

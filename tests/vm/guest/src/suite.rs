@@ -178,6 +178,7 @@ const TESTS: &[Test] = &[
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
     test("periods-outlive-the-core", disks_tests::periods_outlive_the_core, 400, &[]),
     test("pods-are-evicted-for-what-they-take-of-disks", disks_tests::local_storage, 300, &[]),
+    test("pods-are-evicted-for-the-inodes-they-take", disks_tests::inodes, 300, &[]),
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
     test("dry-run-does-nothing", kill_switch_tests::dry_run, 240, &[]),
