@@ -94,6 +94,14 @@ pub struct Machine {
     pub runtime_socket: Option<PathBuf>,
     /// The Kubernetes API server.
     pub cluster: Cluster,
+    /// The directory in which the container runtime keeps images, an absolute path: `run` evicts pods for imagefs by the
+    /// file system that it is on. Empty for the usual directories, one of which counts where its file system is as large as
+    /// the runtime's.
+    #[serde(with = "As::<Place>")]
+    pub image_root: Option<PathBuf>,
+    /// The same for writable layers of containers, and containerfs. Empty for the directory of imageRoot.
+    #[serde(with = "As::<Place>")]
+    pub container_root: Option<PathBuf>,
 }
 
 /// Cgroups that may be evicted.
@@ -260,6 +268,8 @@ impl Default for Machine {
             kubelet_root: None,
             runtime_socket: None,
             cluster: Cluster::default(),
+            image_root: None,
+            container_root: None,
         }
     }
 }
@@ -338,6 +348,10 @@ impl Machine {
         for (at, pattern) in document.items("machine.brake.inKernel").iter().zip(&self.brake.in_kernel) {
             let refused = literal_only(pattern).or_else(|| too_wide(pattern, own));
             found.extend(refused.map(|why| Refusal::value(at, why)));
+        }
+        if self.container_root.is_some() && self.image_root.is_none() {
+            let why = "missing; machine.containerRoot counts beside it alone";
+            found.push(Refusal::missing("machine.containerRoot", "machine.imageRoot", why));
         }
         let paths = document.items("machine.slices");
         for (index, (at, slice)) in paths.iter().zip(&self.slices).enumerate() {

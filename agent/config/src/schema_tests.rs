@@ -41,10 +41,10 @@ fn signal(signal: Signal) -> &'static str {
         Signal::NodeFsAvailable => "Bytes of the file system of the kubelet's directory.",
         Signal::NodeFsInodesFree => "Inodes of the file system of the kubelet's directory.",
         Signal::ImageFsAvailable => {
-            "Bytes of the file system of images. `run` evicts for it where that is the kubelet's as well."
+            "Bytes of the file system of images. `run` evicts for it where it knows their directory (machine.imageRoot)."
         }
         Signal::ImageFsInodesFree => {
-            "Inodes of the file system of images. `run` evicts for it where that is the kubelet's as well."
+            "Inodes of the file system of images. `run` evicts for it where it knows their directory (machine.imageRoot)."
         }
         Signal::ContainerFsAvailable => {
             "Bytes of the file system of containers' writable layers. Ignored: it is derived."

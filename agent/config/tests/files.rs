@@ -108,6 +108,8 @@ machine:
   shadow: true
   kubeletRoot: /data/kubelet
   runtimeSocket: /run/other.sock
+  imageRoot: /data/images
+  containerRoot: /data/layers
 ");
     let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::Share(Percentage::of_one(0.05)));
     let soft = Threshold {
@@ -152,6 +154,8 @@ machine:
     assert_eq!((configuration.machine.kill_switch, configuration.machine.shadow), (None, true));
     assert_eq!(configuration.machine.kubelet_root, Some(PathBuf::from("/data/kubelet")));
     assert_eq!(configuration.machine.runtime_socket, Some(PathBuf::from("/run/other.sock")));
+    assert_eq!(configuration.machine.image_root, Some(PathBuf::from("/data/images")));
+    assert_eq!(configuration.machine.container_root, Some(PathBuf::from("/data/layers")));
 }
 
 #[test]
@@ -454,6 +458,10 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
             "machine: {runtimeSocket: 'unix:///run/a.sock'}",
             "test.yaml:1: machine.runtimeSocket: \"unix:///run/a.sock\": expected an absolute path",
         ),
+        (
+            "machine: {containerRoot: /data}",
+            "test.yaml:1: machine.imageRoot: missing; machine.containerRoot counts beside it alone",
+        ),
         ("machine: {logFormat: xml}", "test.yaml:1: machine.logFormat: \"xml\": expected text or json"),
         ("evictionPolicy: docker", "test.yaml:1: evictionPolicy: \"docker\": expected kubelet, plimsoll or openshift3"),
         ("swap: {grace: 1m}", "test.yaml:1: swap.free: missing; expected a mapping such as {free: 10%, grace: 30s}"),
@@ -512,7 +520,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, evictForUnattributed, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

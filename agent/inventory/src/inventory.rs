@@ -18,7 +18,7 @@ use crate::identity::{identify, is_monitor};
 use crate::pods::{Pods, Rank};
 use crate::storage::Storage;
 use crate::{
-    Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Patterns, Pod, PodFacts, PodIdentity, PodMessage,
+    Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Measurer, Patterns, Pod, PodFacts, PodIdentity, PodMessage,
     PodStorage, Protected, SLOTS, SliceFacts, SlicePlace, StorageLimit, StorageMessage, Update, discover, slices,
     workload_of,
 };
@@ -205,12 +205,20 @@ impl Inventory {
         self.send(sink);
     }
 
-    /// Takes in what another process measured of pods' storage.
-    pub fn learn_storage(&mut self, messages: impl Iterator<Item = StorageMessage>, sink: &mut impl Sink) {
-        let refused = messages.filter(|message| !self.storage.take(*message)).count();
-        let why =
-            || format!("figures of pods' storage are left out: no more than {MOST_PARTS} volumes and logs are kept");
-        sink.trouble("storage", (refused > 0).then(why));
+    /// Takes in what this process measured of pods' storage.
+    pub fn learn_storage(
+        &mut self,
+        messages: impl Iterator<Item = StorageMessage>,
+        measurer: Measurer,
+        sink: &mut impl Sink,
+    ) {
+        let refused = messages.filter(|message| !self.storage.take(*message, measurer)).count();
+        let (topic, parts) = match measurer {
+            Measurer::Scanner => ("storage", "volumes and logs"),
+            Measurer::Services => ("layers", "writable layers"),
+        };
+        let why = || format!("figures of pods' storage are left out: no more than {MOST_PARTS} {parts} are kept");
+        sink.trouble(topic, (refused > 0).then(why));
         self.send_storage(sink);
     }
 

@@ -47,7 +47,10 @@ pub use relief::{EVICTED_AFTER, RAISED_WITHIN, Relief, ReliefMode, Reliefs, Thro
 pub use removal::{RemovalError, RemovalOrder, RemovalResult, RemovalWords};
 pub use runtime_order::{ContainerNumber, RelaxOrder, StopOrder, StopResult};
 pub use slices::SlicePlace;
-pub use storage::{Limited, MOST_PARTS, PartUsage, PodStorage, StorageLimit, StorageMessage, StoragePart, name_number};
+pub use storage::{
+    Counts, InUse, LayersOn, Limited, MOST_PARTS, Measurer, PartUsage, PodStorage, StorageLimit, StorageMessage,
+    StoragePart, name_number,
+};
 pub use table::{Observed, SLOTS, Table, Unobserved, Workload};
 pub use termination::Termination;
 pub use throttle::{Change, Ended, Stall, Throttle};

@@ -1,6 +1,6 @@
 //! What another process sends of this node: messages of numbers alone, none of which is trusted.
 
-use plimsoll_policy::kubelet::{DiskLayout, FsStats, StatsTime};
+use plimsoll_policy::kubelet::{DiskLayout, FsStats, Signal, StatsTime};
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +8,7 @@ use crate::core_message::{ConditionState, Receipt};
 use crate::pods::PodMessage;
 use crate::removal::RemovalResult;
 use crate::runtime_order::StopResult;
+use crate::storage::StorageMessage;
 
 /// No message is longer, in bytes.
 pub const MESSAGE: usize = 128;
@@ -30,6 +31,8 @@ pub enum Message {
     Condition(ConditionState),
     /// What came of an order to stop a pod.
     Stop(StopResult),
+    /// What writable layers of containers take.
+    Layer(StorageMessage),
 }
 
 /// What the other process reads what it sends from.
@@ -102,6 +105,16 @@ impl DiskRole {
     /// All of them; the place of each is its number.
     pub const ALL: [Self; 3] = [Self::Node, Self::Image, Self::Container];
 
+    /// That which a signal measures; absent for what is no disk.
+    pub const fn of(signal: Signal) -> Option<Self> {
+        Some(match signal {
+            Signal::NodeFsAvailable | Signal::NodeFsInodesFree => Self::Node,
+            Signal::ImageFsAvailable | Signal::ImageFsInodesFree => Self::Image,
+            Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => Self::Container,
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => return None,
+        })
+    }
+
     /// As the signals begin.
     pub const fn name(self) -> &'static str {
         match self {
@@ -169,6 +182,7 @@ mod tests {
     use crate::core_message::{EvictionNumber, EvictionStep, ReceiptOf};
     use crate::pods::PodFacts;
     use crate::removal::RemovalError;
+    use crate::storage::{PartUsage, StoragePart};
     use plimsoll_policy::kubelet::{Condition, Critical};
     use plimsoll_policy::{OwnerUid, Uid};
     use plimsoll_units::Bytes;
@@ -209,6 +223,13 @@ mod tests {
             error: Some(RemovalError::Stopped),
         };
         let sources = Source::ALL.map(|source| Message::Source(source, false));
+        let layer = Message::Layer(StorageMessage::Part(PartUsage {
+            uid: Uid(u128::MAX),
+            part: StoragePart::Layer(u32::MAX),
+            used: Some((u64::MAX, u64::MAX)),
+            begun: MonotonicNs(u64::MAX),
+            ended: MonotonicNs(u64::MAX),
+        }));
         let condition = ConditionState {
             condition: Condition::PidPressure,
             is_true: true,
@@ -218,7 +239,7 @@ mod tests {
         };
         let eviction = ReceiptOf::Eviction(EvictionNumber(u64::MAX), EvictionStep::Verified);
         let receipts = [eviction, ReceiptOf::Condition(condition)].map(|of| Receipt { of, is_durable: true });
-        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed)]).chain(sources);
+        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed), layer]).chain(sources);
         let others = others.chain(receipts.map(Message::Receipt)).chain([Message::Condition(condition)]);
         for message in pods.map(Message::Pod).into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];

@@ -1,11 +1,13 @@
-//! What pods take of disks, as the process that measures it says, and what `services` says of their limits.
+//! What pods take of disks: volumes and logs as the scanner measures them, writable layers as `services` has them from the
+//! container runtime; and what `services` says of their limits. Neither can say what is the other's to measure.
 //!
 //! Names within a pod come as numbers ([`name_number`]). Two names of a pod that have the same number are one: the sender
 //! adds up what they take, and that is held against the limit of each, so that the author of a pod hides nothing by it.
 
+mod figures;
+
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem;
+use std::collections::BTreeMap;
 
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{
@@ -15,6 +17,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 use crate::PodFacts;
+pub(crate) use figures::Storage;
 
 /// The most parts of pods of which something is kept, and the most limits.
 pub const MOST_PARTS: usize = 16_384;
@@ -40,6 +43,8 @@ pub enum StoragePart {
     },
     /// Files beside the logs, and `/etc/hosts`.
     Rest,
+    /// The writable layer of this container.
+    Layer(u32),
 }
 
 /// What a part of a pod takes.
@@ -57,7 +62,16 @@ pub struct PartUsage {
     pub ended: MonotonicNs,
 }
 
-/// What the process sends that measures it.
+/// A process that measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measurer {
+    /// The scanner, by looking: volumes, logs and what is beside them.
+    Scanner,
+    /// `services`, by the container runtime's word: writable layers.
+    Services,
+}
+
+/// What a process sends that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StorageMessage {
     /// A part was measured.
@@ -82,6 +96,17 @@ impl StorageMessage {
                 Self::Part(PartUsage { begun: part.begun.min(now), ended: part.ended.min(now), ..part })
             }
             other @ (Self::Measured(_) | Self::Round) => other,
+        }
+    }
+
+    /// Whether this process may say so.
+    #[must_use]
+    pub fn may_be_of(&self, measurer: Measurer) -> bool {
+        match self {
+            Self::Part(PartUsage { part, .. }) => {
+                matches!(part, StoragePart::Layer(_)) == (measurer == Measurer::Services)
+            }
+            Self::Measured(_) | Self::Round => true,
         }
     }
 
@@ -111,6 +136,45 @@ pub struct StorageLimit {
     pub bytes: Bytes,
 }
 
+/// Where writable layers are, by what the deciding process has read of disks itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayersOn {
+    /// On the disk of volumes and logs.
+    NodeDisk,
+    /// On one of their own, of which so many bytes are in use.
+    OwnDisk(u64),
+    /// On one that was not read: what is said of them is not believed.
+    UnreadDisk,
+}
+
+/// Bytes in use on the disks on which pods have something: no pod has more there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// On that of volumes and logs.
+    pub node: u64,
+    /// Where writable layers are.
+    pub layers: LayersOn,
+}
+
+/// What of a pod's storage counts in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// By this time figures may be too old.
+    pub now: MonotonicNs,
+    /// Writable layers, too.
+    pub layers: bool,
+}
+
+/// Bytes and inodes; absent where a part of them is not known.
+type Sum = Option<(u64, u64)>;
+
+/// What is added up of parts of a pod, and how long that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Added {
+    used: Sum,
+    until: MonotonicNs,
+}
+
 /// A pod's local storage as it is decided about.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PodStorage {
@@ -118,25 +182,36 @@ pub struct PodStorage {
     limit: Option<Amount>,
     limits: Box<[ContainerLimit]>,
     volumes: Box<[Volume]>,
+    /// With their writable layers, and by their logs alone: the same in the same places.
     containers: Box<[ContainerStats]>,
+    without_layers: Box<[ContainerStats]>,
     volume_stats: Box<[VolumeStats]>,
-    whole: Usage,
+    /// Volumes on disks, logs and what is beside them.
+    scanned: Added,
+    /// Writable layers.
+    layers: Added,
     in_memory: u64,
-    until: MonotonicNs,
 }
 
 impl PodStorage {
-    /// What was measured of a pod, each part once, with what is said of its limits.
-    pub fn of(facts: &PodFacts, limits: &[StorageLimit], parts: impl Iterator<Item = PartUsage>) -> Self {
-        let (mut volumes, mut volume_stats, mut containers) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut whole, mut in_memory, mut until) = (Some((0_u64, 0_u64)), 0_u64, MonotonicNs(u64::MAX));
+    /// What was measured of a pod, each part once, with what is said of its limits. `has_layers`: what the runtime knows of
+    /// its writable layers is among the parts; else none of them was ever measured, and their sum is unknown.
+    pub fn of(
+        facts: &PodFacts,
+        limits: &[StorageLimit],
+        parts: impl Iterator<Item = PartUsage>,
+        has_layers: bool,
+    ) -> Self {
+        let (mut volumes, mut volume_stats, mut in_memory) = (Vec::new(), Vec::new(), 0_u64);
+        let mut containers: BTreeMap<u32, ContainerStats> = BTreeMap::new();
+        let (mut scanned, mut layers) = (Added::NOTHING, Added::NOTHING);
         for PartUsage { part, used, begun, ended, .. } in parts {
-            until = until.min(ended.after(HOLDS + ended.since(begun) * 2));
+            let until = ended.after(HOLDS + ended.since(begun) * 2);
+            let sum = if matches!(part, StoragePart::Layer(_)) { &mut layers } else { &mut scanned };
+            sum.until = sum.until.min(until);
             match part {
-                StoragePart::Logs(name) => {
-                    let (number, logs) = (Number(name), usage(used));
-                    containers.push(ContainerStats { number, logs, ..ContainerStats::default() });
-                }
+                StoragePart::Logs(name) => containers.entry(name).or_default().logs = usage(used),
+                StoragePart::Layer(name) => containers.entry(name).or_default().rootfs = usage(used),
                 StoragePart::Volume { name, is_local } => {
                     let limit = limits.iter().filter(|limit| limit.on == Limited::Volume(name));
                     // Of two names with one number each limit counts.
@@ -150,32 +225,49 @@ impl PodStorage {
                 }
                 StoragePart::Rest => {}
             }
-            whole = whole
-                .zip(used)
-                .map(|((bytes, inodes), (more, others))| (bytes.saturating_add(more), inodes.saturating_add(others)));
+            sum.used = plus(sum.used, used);
         }
+        layers.used = layers.used.filter(|_| has_layers);
         let of_containers = limits.iter().filter_map(|limit| match limit.on {
             Limited::Container(name) => {
                 Some(ContainerLimit { number: Number(name), ephemeral_storage: Some(counted(limit.bytes)) })
             }
             Limited::Volume(_) => None,
         });
+        let named = |(name, stats)| ContainerStats { number: Number(name), ..stats };
+        let containers: Box<[ContainerStats]> = containers.into_iter().map(named).collect();
+        let without_layer = |it: &ContainerStats| ContainerStats { rootfs: Usage::default(), ..*it };
         Self {
             request: counted(facts.storage_request),
             limit: facts.storage_limit.map(counted),
             limits: of_containers.collect(),
             volumes: volumes.into(),
-            containers: containers.into(),
+            without_layers: containers.iter().map(without_layer).collect(),
+            containers,
             volume_stats: volume_stats.into(),
-            whole: usage(whole),
+            scanned,
+            layers,
             in_memory,
-            until,
         }
     }
 
-    /// What all of it on disks takes together; absent where a part of it is not known, or is too old.
-    pub fn whole(&self, now: MonotonicNs) -> Usage {
-        if now <= self.until { self.whole } else { Usage::default() }
+    /// What all of it on disks takes together (`calcEphemeralStorage`), whichever disks these are; absent where a part of it
+    /// is not known, does not count, or is too old.
+    pub fn whole(&self, counts: Counts) -> Usage {
+        let layers = self.layers.at(counts.now).filter(|_| counts.layers);
+        usage(self.scanned.at(counts.now).and_then(|scanned| plus(Some(scanned), layers)))
+    }
+
+    /// Whether it can be, with so many bytes in use on the disks; and whether its writable layers count then.
+    pub(crate) fn believed(&self, in_use: InUse, now: MonotonicNs) -> Option<Counts> {
+        let [scanned, layers] = [self.scanned, self.layers].map(|sum| sum.at(now).map_or(0, |(bytes, _)| bytes));
+        let (on_node, is_believed) = match in_use.layers {
+            LayersOn::NodeDisk => (scanned.saturating_add(layers), true),
+            LayersOn::OwnDisk(in_use) => (scanned, layers <= in_use),
+            LayersOn::UnreadDisk => (scanned, true),
+        };
+        let counts = Counts { now, layers: in_use.layers != LayersOn::UnreadDisk };
+        (is_believed && on_node <= in_use.node).then_some(counts)
     }
 
     /// What its volumes in memory take together, in bytes.
@@ -183,11 +275,12 @@ impl PodStorage {
         self.in_memory
     }
 
-    /// Adds it to what else is known of the pod. What is not known or too old is absent.
-    pub fn facts<'a>(&'a self, pod: &Pod<'_>, now: MonotonicNs) -> Pod<'a> {
+    /// Adds it to what else is known of the pod. What is not known, does not count or is too old is absent.
+    pub fn facts<'a>(&'a self, pod: &Pod<'_>, counts: Counts) -> Pod<'a> {
+        let has_layers = counts.layers && counts.now <= self.layers.until;
         let stats = PodStats {
-            ephemeral_storage: self.whole.bytes,
-            containers: &self.containers,
+            ephemeral_storage: self.whole(counts).bytes,
+            containers: if has_layers { &self.containers } else { &self.without_layers },
             volumes: &self.volume_stats,
             ..PodStats::default()
         };
@@ -200,7 +293,7 @@ impl PodStorage {
             ephemeral_storage_limit: self.limit,
             containers: &self.limits,
             volumes: &self.volumes,
-            stats: (now <= self.until).then_some(stats),
+            stats: (counts.now <= self.scanned.until).then_some(stats),
         }
     }
 
@@ -224,6 +317,19 @@ impl PodStorage {
     }
 }
 
+impl Added {
+    const NOTHING: Self = Self { used: Some((0, 0)), until: MonotonicNs(u64::MAX) };
+
+    /// The sum, unless it is too old.
+    fn at(&self, now: MonotonicNs) -> Sum {
+        self.used.filter(|_| now <= self.until)
+    }
+}
+
+fn plus(one: Sum, other: Sum) -> Sum {
+    one.zip(other).map(|((bytes, inodes), (more, others))| (bytes.saturating_add(more), inodes.saturating_add(others)))
+}
+
 /// Quantities of Kubernetes are signed: more would be below zero.
 fn counted(bytes: Bytes) -> Amount {
     Amount::counted(bytes.0.min(i64::MAX.cast_unsigned()))
@@ -231,80 +337,6 @@ fn counted(bytes: Bytes) -> Amount {
 
 fn usage(used: Option<(u64, u64)>) -> Usage {
     Usage { bytes: used.map(|it| it.0), inodes: used.map(|it| it.1) }
-}
-
-#[derive(Debug, Default)]
-struct Parts {
-    known: BTreeMap<StoragePart, (bool, PartUsage)>,
-    /// It was named in this round.
-    is_named: bool,
-}
-
-/// What is known of all pods.
-#[derive(Debug, Default)]
-pub(crate) struct Storage {
-    pods: HashMap<Uid, Parts>,
-    count: usize,
-    /// Pods of which something has changed.
-    changed: HashSet<Uid>,
-}
-
-impl Storage {
-    /// Takes a message in. False: there is no room for it.
-    pub(crate) fn take(&mut self, message: StorageMessage) -> bool {
-        match message {
-            StorageMessage::Part(usage) => {
-                let is_new = self.pods.get(&usage.uid).is_none_or(|pod| !pod.known.contains_key(&usage.part));
-                // Before the pod has an entry: those without parts would be bounded by nothing.
-                if is_new && self.count >= MOST_PARTS {
-                    return false;
-                }
-                let pod = self.pods.entry(usage.uid).or_default();
-                self.count += usize::from(is_new);
-                pod.is_named = true;
-                pod.known.insert(usage.part, (true, usage));
-            }
-            StorageMessage::Measured(uid) => {
-                if self.pods.len() >= MOST_PARTS && !self.pods.contains_key(&uid) {
-                    return false;
-                }
-                let pod = self.pods.entry(uid).or_default();
-                let before = pod.known.len();
-                pod.known.retain(|_, (is_seen, _)| mem::take(is_seen));
-                self.count -= before - pod.known.len();
-                pod.is_named = true;
-                self.changed.insert(uid);
-            }
-            StorageMessage::Round => {
-                let (count, changed) = (&mut self.count, &mut self.changed);
-                self.pods.retain(|uid, pod| {
-                    let is_named = mem::take(&mut pod.is_named);
-                    if !is_named {
-                        *count -= pod.known.len();
-                        changed.insert(*uid);
-                    }
-                    is_named
-                });
-            }
-        }
-        true
-    }
-
-    /// What is known of a pod has changed beside what was measured.
-    pub(crate) fn touch(&mut self, uid: Uid) {
-        self.changed.insert(uid);
-    }
-
-    /// The pods of which something has changed since this was last asked.
-    pub(crate) fn changed(&mut self) -> HashSet<Uid> {
-        mem::take(&mut self.changed)
-    }
-
-    /// A pod; absent where nothing was measured of it.
-    pub(crate) fn of(&self, facts: &PodFacts, limits: &[StorageLimit]) -> Option<PodStorage> {
-        let parts = &self.pods.get(&facts.uid)?.known;
-        Some(PodStorage::of(facts, limits, parts.values().map(|(_, measured)| *measured)))
-    }
 }
 
 #[cfg(test)]

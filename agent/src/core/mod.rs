@@ -49,14 +49,15 @@ use crate::inherit;
 use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
 use crate::services;
-use disk_reader::DiskReader;
+use disk_reader::{DiskReader, DiskReaders};
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
 use watch::{
-    Arming, DiskVictims, Disks, Enforcement, Evictions, Reporting, Sampler, Signals, Stopping, Triggers, Walking, Watch,
+    Arming, DiskVictims, Disks, Enforcement, Evictions, Reporting, RuntimeRoots, Sampler, Signals, Stopping, Triggers,
+    Walking, Watch,
 };
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this.
@@ -261,8 +262,10 @@ fn disk_victims(
     most: usize,
 ) -> anyhow::Result<Option<DiskVictims>> {
     let start = |_| {
-        let reader = DiskReader::start(configuration.kubelet_root())?;
-        Ok(DiskVictims::new(configuration.disk_policy(), most, reader))
+        let (directories, roots) = RuntimeRoots::of(configuration);
+        let node = DiskReader::start("disk", vec![configuration.kubelet_root()])?;
+        let readers = DiskReaders::new(node, DiskReader::start("runtime-disks", directories)?);
+        Ok(DiskVictims::new(configuration.disk_policy(), most, readers, roots))
     };
     arguments.storage.map(start).transpose()
 }

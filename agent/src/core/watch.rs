@@ -67,7 +67,7 @@ use super::inventory::{InventoryHandle, News, Request};
 use crate::record::{Cause, HealthRecord, Tampered};
 pub(super) use arming::Arming;
 use deciding::Engine;
-pub(super) use disk_victims::DiskVictims;
+pub(super) use disk_victims::{DiskVictims, RuntimeRoots};
 pub(super) use disks::Disks;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
 pub(super) use evictions::{Evictions, MESSAGES, Past as PastEvictions};

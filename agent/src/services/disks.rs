@@ -9,7 +9,7 @@ use plimsoll_config::Configuration;
 use plimsoll_cri::FileSystems;
 use plimsoll_inventory::{DiskReading, DiskRole};
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Signal, Threshold};
+use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Threshold};
 use plimsoll_report::text::printable;
 use plimsoll_storage::{
     DiskWatch, Disks as Layout, FileSystem, Left, Mounts, Pace, Roots, Slots, StorageError, Worker, next_reading,
@@ -331,7 +331,7 @@ impl Disks {
     }
 
     fn pace_for(&self, threshold: &Threshold) -> Option<Duration> {
-        let (role, is_bytes) = measured(threshold.signal)?;
+        let (role, is_bytes) = (DiskRole::of(threshold.signal)?, threshold.signal.is_bytes());
         let [before, last] = self.read[role as usize];
         let part = |stats: FsStats| {
             let pair = if is_bytes { (stats.available, stats.capacity) } else { (stats.inodes_free, stats.inodes) };
@@ -343,19 +343,6 @@ impl Disks {
         let pace = if is_bytes { Pace::BYTES } else { Pace::INODES };
         Some(next_reading(&pace, at, last, before.and_then(part).map(|(left, _)| left)))
     }
-}
-
-/// What a signal measures of a disk, and whether that is bytes.
-const fn measured(signal: Signal) -> Option<(DiskRole, bool)> {
-    Some(match signal {
-        Signal::NodeFsAvailable => (DiskRole::Node, true),
-        Signal::NodeFsInodesFree => (DiskRole::Node, false),
-        Signal::ImageFsAvailable => (DiskRole::Image, true),
-        Signal::ImageFsInodesFree => (DiskRole::Image, false),
-        Signal::ContainerFsAvailable => (DiskRole::Container, true),
-        Signal::ContainerFsInodesFree => (DiskRole::Container, false),
-        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => return None,
-    })
 }
 
 fn log_layout(disks: &Layout, is_node_alone: bool) {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::{
     CORE_MESSAGE, CoreMessage, DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, RemovalResult, Source,
-    StopResult, StorageLimit,
+    StopResult, StorageLimit, StorageMessage,
 };
 use plimsoll_policy::Uid;
 use plimsoll_units::counted;
@@ -69,6 +69,8 @@ pub(super) struct Feed {
     removed: Option<RemovalResult>,
     /// What came of its orders to stop pods, and has to be sent: no more than it has given.
     stops: VecDeque<StopResult>,
+    /// What writable layers take, as the runtime said last, and how much of that was sent.
+    layers: (Vec<StorageMessage>, usize),
     /// Whether each source works, and whether that has to be sent; nothing of one that is not read.
     sources: [Option<(bool, bool)>; Source::ALL.len()],
 }
@@ -81,6 +83,7 @@ impl Feed {
         self.has_begun = false;
         self.removed = None;
         self.stops.clear();
+        self.layers.1 = 0;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.plan();
@@ -99,6 +102,11 @@ impl Feed {
         if known.is_none_or(|(worked, _)| worked != works) {
             *known = Some((works, true));
         }
+    }
+
+    /// This is what writable layers take, of all pods.
+    pub(super) fn measure_layers(&mut self, round: Vec<StorageMessage>) {
+        self.layers = (round, 0);
     }
 
     /// This came of an order of the newest core.
@@ -174,7 +182,7 @@ impl Feed {
                 return Ok(());
             }
         }
-        let Some(message) = self.next.front().copied() else { return std::future::pending().await };
+        let Some(message) = self.next.front().copied() else { return self.send_layer(core).await };
         core.send(Message::Pod(message)).await?;
         self.next.pop_front();
         match message {
@@ -192,6 +200,15 @@ impl Feed {
         }
         Ok(())
     }
+
+    /// The same of writable layers.
+    async fn send_layer(&mut self, core: &Core) -> std::io::Result<()> {
+        let (round, sent) = &mut self.layers;
+        let Some(message) = round.get(*sent) else { return std::future::pending().await };
+        core.send(Message::Layer(*message)).await?;
+        *sent += 1;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -201,6 +218,7 @@ mod tests {
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
     use plimsoll_units::{Bytes, MonotonicNs};
+    use rustix::io::Errno;
     use rustix::net::{RecvFlags, SendFlags, recv, send};
 
     fn pods(uids: &[u128], priority: i32) -> BTreeMap<Uid, PodFacts> {
@@ -242,7 +260,7 @@ mod tests {
                     let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).ok()?;
                     match Message::decode(&buffer[..length])? {
                         Message::Pod(message) => Some(message),
-                        other => panic!("nothing else was known: {other:?}"),
+                        _ => panic!("nothing but pods is known"),
                     }
                 })
                 .collect::<Vec<_>>()
@@ -311,6 +329,36 @@ mod tests {
                     assert_eq!(Message::decode(&buffer[..length]), Some(Message::Disk(expected)));
                 }
                 assert!(feed.disks.iter().flatten().all(|(_, is_next)| !is_next));
+            }
+        });
+    }
+
+    #[test]
+    fn writable_layers_are_sent_after_pods_once_to_each_core() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut feed = Feed::default();
+            let old = vec![StorageMessage::Measured(Uid(1)), StorageMessage::Round];
+            let new = vec![StorageMessage::Measured(Uid(2)), StorageMessage::Round];
+            feed.measure_layers(old);
+            feed.learn(known(pods(&[2], 0)));
+            for turn in 0..2 {
+                let (ours, socket) = handover::messages_pair().expect("sockets");
+                let core = Core::new(ours).expect("a runtime");
+                feed.begin();
+                feed.send_next(Some(&core)).await.expect("it runs");
+                feed.measure_layers(new.clone());
+                let pods = [PodMessage::Pod(pods(&[2], 0)[&Uid(2)]), PodMessage::Complete].map(Message::Pod);
+                let layers = new.iter().copied().map(Message::Layer);
+                for expected in [Message::Pod(PodMessage::Begin)].into_iter().chain(pods).chain(layers) {
+                    let mut buffer = [0; MESSAGE];
+                    if let Err(Errno::AGAIN) = recv(&socket, &mut buffer[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+                        feed.send_next(Some(&core)).await.expect("it runs");
+                    }
+                    let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+                    assert_eq!(Message::decode(&buffer[..length]), Some(expected), "core {turn}");
+                }
+                assert_eq!(feed.layers.1, new.len());
             }
         });
     }

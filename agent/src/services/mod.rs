@@ -9,6 +9,7 @@ mod disks;
 mod eviction_message;
 mod feed;
 mod journal;
+mod layers;
 mod names;
 mod outbox;
 mod pod_file;
@@ -200,7 +201,11 @@ async fn serve(
     let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
     let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server, PodReader::of(configuration)));
     let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());
+    let (measured, mut layers) = mpsc::channel(1);
     if !sockets.is_empty() {
+        if crate::scanner::is_needed(configuration) {
+            tokio::spawn(layers::watch(sockets.clone(), dial.clone(), measured));
+        }
         if disks.is_some() {
             at.removal = Removal::start(configuration, sockets.clone(), dial.clone());
         }
@@ -255,6 +260,7 @@ async fn serve(
                     disks.locate(directories);
                 }
             }
+            Some(round) = layers.recv() => at.feed.measure_layers(round),
             () = at.names.send_next() => {}
             received = next_message(at.core.as_ref()) => match received {
                 Ok(CoreMessage::Remove(order)) => at.removal.order(order),

@@ -513,7 +513,7 @@ fn a_protection_of_an_earlier_process_holds_whatever_is_said_and_a_new_pod_is_be
 
 #[test]
 fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
-    use crate::{Limited, PartUsage, StoragePart};
+    use crate::{InUse, LayersOn, Limited, PartUsage, StoragePart};
     let tree = tempfile::tempdir().expect("a temporary directory");
     cgroup(tree.path(), POD, 100);
     let mut inventory = inventory_of_pods(tree.path());
@@ -529,20 +529,23 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     let mut take = |sent: &mut Sent| {
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let (mut rows, now) = (Vec::with_capacity(9), MonotonicNs(9));
-        let unobserved = table.observe_storage(100, now, &mut rows);
+        let unobserved = table.observe_storage(InUse { node: 100, layers: LayersOn::NodeDisk }, now, &mut rows);
         let of = |row: &plimsoll_policy::Workload<'_>| {
             (row.facts.stats.and_then(|stats| stats.ephemeral_storage), row.facts.volumes[0].size_limit.is_some())
         };
         (rows.first().map(of), unobserved.disbelieved)
     };
     inventory.discover(&mut sent);
-    inventory.learn_storage([part(60), StorageMessage::Measured(uid)].into_iter(), &mut sent);
+    let no_layer = [StorageMessage::Measured(uid)].into_iter();
+    inventory.learn_storage([part(60), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
     assert_eq!(take(&mut sent), (None, 0), "nothing is known of the pod yet");
     inventory.learn([PodMessage::Pod(facts), PodMessage::Complete].into_iter(), &mut sent);
+    assert_eq!(take(&mut sent), (Some((None, false)), 0), "its writable layers are not known");
+    inventory.learn_storage(no_layer, Measurer::Services, &mut sent);
     assert_eq!(take(&mut sent), (Some((Some(60), false)), 0));
     inventory.learn([PodMessage::Limit(limit)].into_iter(), &mut sent);
     assert_eq!(take(&mut sent), (Some((Some(60), true)), 0), "a limit that comes later counts");
-    inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), &mut sent);
+    inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
     let held = Arc::downgrade(&inventory.replaced[0]);
     assert_eq!(take(&mut sent), (None, 1), "no more than 100 bytes are in use");
     assert_eq!(held.strong_count(), 1, "the table has let go of it");

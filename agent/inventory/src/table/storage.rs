@@ -5,6 +5,7 @@ use plimsoll_policy::{Key, Workload};
 use plimsoll_units::MonotonicNs;
 
 use super::{Table, of_pod};
+use crate::InUse;
 
 /// How many pods are left out of an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +18,9 @@ pub struct Unobserved {
 
 impl Table {
     /// Adds each pod that has processes and of which it is known what it takes of disks, as far as there is room, and gives
-    /// how many were left out: of them those that are said to take more than is in use, which is `in_use` bytes of the disk,
-    /// and of memory what is charged to the pod. Allocates nothing.
-    pub fn observe_storage<'t>(&'t self, in_use: u64, now: MonotonicNs, into: &mut Vec<Workload<'t>>) -> Unobserved {
+    /// how many were left out: of them those that are said to take more than is in use on the disks, or of memory than is
+    /// charged to the pod. Allocates nothing.
+    pub fn observe_storage<'t>(&'t self, in_use: InUse, now: MonotonicNs, into: &mut Vec<Workload<'t>>) -> Unobserved {
         let mut unobserved = Unobserved::default();
         for (slot, workload) in self.iter() {
             let facts = &workload.facts;
@@ -35,14 +36,13 @@ impl Table {
                 continue;
             }
             let charged = || facts.handle.usage().map_or(0, |usage| usage.0);
-            if storage.whole(now).bytes.is_some_and(|bytes| bytes > in_use)
-                || storage.in_memory() > 0 && storage.in_memory() > charged()
-            {
+            let is_in_memory = storage.in_memory() == 0 || storage.in_memory() <= charged();
+            let Some(counts) = storage.believed(in_use, now).filter(|_| is_in_memory) else {
                 unobserved.disbelieved += 1;
                 continue;
-            }
+            };
             let promised = of_pod(facts, pod, None);
-            let with_storage = storage.facts(&promised.facts, now);
+            let with_storage = storage.facts(&promised.facts, counts);
             if with_storage.stats.is_some() {
                 // Limits are held against whatever is not critical, whatever else protects it.
                 let critical = pod.protected.map(|_| Critical::Priority);

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use plimsoll_inventory::{
-    CORE_MESSAGE, ConditionState, CoreMessage, DiskReading, DiskRole, Inventory, MESSAGE, Message, PodMessage, Receipt,
-    RemovalResult, Sink, Source, StopResult, StorageMessage,
+    CORE_MESSAGE, ConditionState, CoreMessage, DiskReading, DiskRole, Inventory, MESSAGE, Measurer, Message,
+    PodMessage, Receipt, RemovalResult, Sink, Source, StopResult, StorageMessage,
 };
 use plimsoll_node::clock::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,13 +42,16 @@ pub(super) fn learn(pods: &mut Option<PodSocket>, inventory: &mut Inventory, sin
     if received == Received::default() {
         return None;
     }
-    let Received { messages, others, malformed, is_over } = received;
+    let Received { messages, layers, others, malformed, is_over } = received;
     if malformed > 0 {
         // Once: what sends them could go on.
         sink.trouble("messages", Some("messages of services that cannot be read are left out".to_owned()));
     }
     if !messages.is_empty() {
         inventory.learn(messages.into_iter(), sink);
+    }
+    if !layers.is_empty() {
+        inventory.learn_storage(layers.into_iter(), Measurer::Services, sink);
     }
     if is_over {
         *pods = None;
@@ -65,14 +68,14 @@ pub(super) fn learn_storage(scanner: &mut Option<PodSocket>, inventory: &mut Inv
     let Some(socket) = scanner else { return false };
     let (mut messages, mut malformed) = (Vec::new(), 0);
     let is_over = socket.each(|bytes| match StorageMessage::decode(bytes) {
-        Some(message) => messages.push(message.by(monotonic())),
-        None => malformed += 1,
+        Some(message) if message.may_be_of(Measurer::Scanner) => messages.push(message.by(monotonic())),
+        Some(_) | None => malformed += 1,
     });
     if malformed > 0 {
         sink.trouble("figures", Some("figures of the scanner that cannot be read are left out".to_owned()));
     }
     let is_any = is_over || malformed > 0 || !messages.is_empty();
-    inventory.learn_storage(messages.into_iter(), sink);
+    inventory.learn_storage(messages.into_iter(), Measurer::Scanner, sink);
     if is_over {
         *scanner = None;
         let why = "the way from the scanner is closed: until the core is started again, no pod is evicted for what it \
@@ -87,7 +90,9 @@ pub(super) fn learn_storage(scanner: &mut Option<PodSocket>, inventory: &mut Inv
 struct Received {
     /// Of pods, in their order.
     messages: Vec<PodMessage>,
-    /// What is not of pods.
+    /// Of writable layers, in their order.
+    layers: Vec<StorageMessage>,
+    /// What is neither.
     others: Others,
     /// How many others.
     malformed: usize,
@@ -123,7 +128,10 @@ impl PodSocket {
             Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
             Some(Message::Receipt(receipt)) => received.others.receipts.push(receipt),
             Some(Message::Condition(state)) => received.others.conditions.push(state),
-            None => received.malformed += 1,
+            Some(Message::Layer(layer)) if layer.may_be_of(Measurer::Services) => {
+                received.layers.push(layer.by(monotonic()));
+            }
+            Some(Message::Layer(_)) | None => received.malformed += 1,
         });
         received
     }
@@ -156,7 +164,7 @@ impl AsFd for PodSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_inventory::{RemovalOrder, Room};
+    use plimsoll_inventory::{PartUsage, RemovalOrder, Room, StoragePart};
     use plimsoll_policy::Uid;
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
@@ -207,6 +215,25 @@ mod tests {
             ..Others::default()
         };
         assert_eq!(received.others, others);
+    }
+
+    #[test]
+    fn services_says_what_writable_layers_take_and_not_what_the_scanner_measures() {
+        let (core, services) = handover::messages_pair().expect("sockets");
+        let part = |part, at| PartUsage { uid: Uid(7), part, used: Some((1, 1)), begun: at, ended: at };
+        let later = MonotonicNs(u64::MAX);
+        let of = |name, at| Message::Layer(StorageMessage::Part(part(name, at)));
+        let round = Message::Layer(StorageMessage::Round);
+        for message in [of(StoragePart::Layer(1), later), of(StoragePart::Logs(1), MonotonicNs(1)), round] {
+            let mut buffer = [0; MESSAGE];
+            send(&services, message.encode(&mut buffer), SendFlags::NOSIGNAL).expect("room");
+        }
+        let received = PodSocket::new(core).receive();
+        let [StorageMessage::Part(first), StorageMessage::Round] = received.layers[..] else {
+            panic!("{:?}", received.layers)
+        };
+        assert!(first.part == StoragePart::Layer(1) && first.ended < later, "nothing is of later: {first:?}");
+        assert_eq!(received.malformed, 1, "logs are the scanner's");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Pods that are evicted for disks, and for limits of local storage.
 //!
 //! They have a turn of their own, by the same engine with another state, so that no decision on memory waits for it. What is
-//! left on the disk is what this process itself reads; what other processes say of disks decides which disks there are and
-//! no more. What pods take comes from the scanner, and their requests and limits from `services`: neither evicts a pod by
+//! left on the disks is what this process itself reads; what other processes say of disks decides at most which of those
+//! that it reads are the container runtime's ([`roles`]). What pods take comes from the scanner, and their requests and limits from `services`: neither evicts a pod by
 //! itself that is not above a limit of its own, or a disk that is not short.
 //!
 //! What is dead or unused is removed first: no pod is evicted for a threshold while an order to remove is under way, or by a
@@ -11,20 +11,24 @@
 //! One pod is evicted at a time. A kill ends what grows and frees what was removed but open; volumes go with the pod, once
 //! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long.
 
+mod roles;
+
 use core::time::Duration;
 
-use plimsoll_inventory::{DiskReading, DiskRole, Limited, PodStorage, Table, Unobserved};
+use plimsoll_inventory::{Counts, DiskReading, DiskRole, InUse, LayersOn, Limited, PodStorage, Table, Unobserved};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
 use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use super::super::disk_reader::{DiskReader, Unread};
+use super::super::disk_reader::{DiskReaders, NodeDisks, Unread};
 use super::Watch;
 use super::enforcement::{KillOutcome, grace_of};
 use super::evictions::{Decided, of_disk};
 use super::reporting::is_quiet;
 use super::sampling::stats_time;
 use crate::record::{DiskCause, DiskRecord, HealthRecord, fitting};
+pub(in crate::core) use roles::RuntimeRoots;
+use roles::{Roles, in_use};
 
 /// How often the disk is read and pods are held against their limits: the kubelet's interval.
 const PACE: Duration = Duration::from_secs(10);
@@ -56,16 +60,21 @@ pub(in crate::core) struct DiskVictims {
     state: State,
     plan: Plan,
     rows: Vec<Workload<'static>>,
-    reader: DiskReader,
+    readers: DiskReaders,
+    roots: RuntimeRoots,
+    /// Which disks there were at the last turn. The policy asks for that once.
+    layout: DiskLayout,
     /// The last reclaim that a plan asked for. Orders to remove are given by the turn of [`super::disks`], which victims
     /// wait for, so that each ends here at once.
     reclaimed: Option<Reclaimed>,
     due: MonotonicNs,
     /// No pod is evicted before.
     next_victim: MonotonicNs,
-    expected: Option<Expected>,
+    /// By the role of the disk.
+    expected: [Option<Expected>; DiskRole::ALL.len()],
     /// Since when a threshold, or a limit, is crossed.
     short_since: Option<MonotonicNs>,
+    runtime_disks: RuntimeDisks,
     reported: Reported,
 }
 
@@ -78,6 +87,15 @@ struct Reported {
     disbelieved: bool,
     /// There are more pods than there is room for.
     left_out: bool,
+}
+
+/// Whether all disks of the container runtime's were read at the last turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RuntimeDisks {
+    Read,
+    Unread,
+    /// The same, and that was reported.
+    ReportedUnread,
 }
 
 /// What is known of the disks elsewhere.
@@ -114,44 +132,41 @@ fn emptied(mut rows: Vec<Workload<'_>>) -> Vec<Workload<'static>> {
     rows.into_iter().map(|_| Workload::default()).collect()
 }
 
-/// When a figure was read.
-fn taken(own: &FsStats, now: MonotonicNs) -> MonotonicNs {
-    own.time.and_then(|time| u64::try_from(time.0).ok()).map_or(now, MonotonicNs)
-}
-
-/// What was read of nodefs, for another disk that is said to be the same one: as large, with as many inodes.
-fn of_same_disk(own: &FsStats, said: Option<DiskReading>) -> Option<FsStats> {
-    let is_same = |said: &DiskReading| {
-        said.bytes.map(|room| room.all) == own.capacity && said.inodes.map(|room| room.all) == own.inodes
-    };
-    said.filter(is_same).map(|_| *own)
+/// When the oldest of the figures was read.
+fn taken(disks: &NodeDisks, now: MonotonicNs) -> MonotonicNs {
+    let of = |left: &FsStats| left.time.and_then(|time| u64::try_from(time.0).ok()).map(MonotonicNs);
+    let all = disks.runtime.iter().flatten().chain([&disks.node]);
+    all.filter_map(|disk| of(&disk.left)).min().unwrap_or(now)
 }
 
 impl DiskVictims {
     /// `policy`: of thresholds on disks alone, and of limits.
-    pub(in crate::core) fn new(policy: Policy, slots: usize, reader: DiskReader) -> Self {
+    pub(in crate::core) fn new(policy: Policy, slots: usize, readers: DiskReaders, roots: RuntimeRoots) -> Self {
         let rows = slots.min(MOST_PODS);
         Self {
             state: State::with_capacity(&policy, rows),
             plan: Plan::with_capacity(&policy, rows, 0),
             rows: Vec::with_capacity(rows),
-            reader,
+            readers,
+            roots,
+            layout: DiskLayout::Single,
             reclaimed: None,
             due: MonotonicNs(0),
             next_victim: MonotonicNs(0),
-            expected: None,
+            expected: [None; DiskRole::ALL.len()],
             short_since: None,
+            runtime_disks: RuntimeDisks::Read,
             reported: Reported::default(),
             policy,
         }
     }
 
-    /// Asks for a reading of the disk when that is due. Gives one that has come.
-    fn read(&mut self, now: MonotonicNs) -> Result<Option<FsStats>, Unread> {
-        let read = self.reader.answer(now);
+    /// Asks for a reading of the disks when that is due. Gives one that has come.
+    fn read(&mut self, now: MonotonicNs) -> Result<Option<NodeDisks>, Unread> {
+        let read = self.readers.answer(now);
         if !matches!(read, Ok(Some(_))) && self.due <= now {
             self.due = now.after(PACE);
-            self.reader.ask(now);
+            self.readers.ask(now);
         }
         read
     }
@@ -160,28 +175,32 @@ impl DiskVictims {
     fn decide(
         &mut self,
         table: &Table,
-        own: FsStats,
+        own: &NodeDisks,
         known: Known<'_>,
         now: MonotonicNs,
     ) -> (Option<Victim>, Unobserved) {
-        let [node, image, container] = *known.said;
+        let [node, ..] = known.said;
         let has_thresholds = self.policy.thresholds.iter().any(|threshold| threshold.amount.is_some());
         // Which disks there are is decided once.
         if has_thresholds && node.is_none() {
             return (None, Unobserved::default());
         }
-        let (image_fs, container_fs) = (of_same_disk(&own, image), of_same_disk(&own, container));
-        let layout = match (image, image_fs, container_fs) {
-            (Some(_), None, Some(_)) => DiskLayout::SplitImageFs,
-            (Some(_), None, None) => DiskLayout::DedicatedImageFs,
-            (None, ..) | (_, Some(_), _) => DiskLayout::Single,
+        let roles = Roles::find(own, self.roots, known.said, self.layout);
+        let Roles { layout, image: image_fs, container: container_fs, layers, is_unread } = roles;
+        self.runtime_disks = match self.runtime_disks {
+            _ if !is_unread => RuntimeDisks::Read,
+            RuntimeDisks::Read => RuntimeDisks::Unread,
+            unread => unread,
         };
-        let stats = NodeStats { node_fs: Some(own), image_fs, container_fs, ..NodeStats::default() };
-        let in_use = own.capacity.zip(own.available).map_or(0, |(all, left)| all.saturating_sub(left));
+        if core::mem::replace(&mut self.layout, layout) != layout {
+            self.state.forget_layout();
+        }
+        let stats = NodeStats { node_fs: Some(own.node.left), image_fs, container_fs, ..NodeStats::default() };
+        let in_use = InUse { node: in_use(&own.node.left), layers };
         let mut rows: Vec<Workload<'_>> = core::mem::take(&mut self.rows);
         let unobserved = table.observe_storage(in_use, now, &mut rows);
         let observation = Observation {
-            taken: taken(&own, now),
+            taken: taken(own, now),
             layout: Some(layout),
             readings: Some(Readings::of(&stats)),
             dead_containers: Some(0),
@@ -199,13 +218,15 @@ impl DiskVictims {
         }
         let is_seen = |since: MonotonicNs| known.has_seen(since) || now.since(since) >= OTHERS_SEE;
         let may_remove = known.frees || !self.short_since.is_some_and(is_seen);
-        let victim = self.victim(table, &rows, may_remove, now);
+        let counts = Counts { now, layers: layers != LayersOn::UnreadDisk };
+        let victim = self.victim(table, &rows, may_remove, counts);
         self.rows = emptied(rows);
         (victim, unobserved)
     }
 
     /// The first one of the plan, if its time has come. `may_remove`: something else may make room for a threshold.
-    fn victim(&mut self, table: &Table, rows: &[Workload<'_>], may_remove: bool, now: MonotonicNs) -> Option<Victim> {
+    fn victim(&mut self, table: &Table, rows: &[Workload<'_>], may_remove: bool, counts: Counts) -> Option<Victim> {
+        let now = counts.now;
         if now < self.next_victim {
             return None;
         }
@@ -225,7 +246,7 @@ impl DiskVictims {
             Why::Threshold(_) | Why::Swap if may_remove => return None,
             Why::Threshold(_) | Why::Swap => self.threshold(index, why, now)?,
         };
-        let used = storage.whole(now).bytes;
+        let used = storage.whole(counts).bytes;
         Some(Victim { key: row.key, cause, is_soft, grace, used, request: row.facts.ephemeral_storage_request })
     }
 
@@ -234,14 +255,15 @@ impl DiskVictims {
         let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
         let signal = self.policy.signal_of(self.plan.scope, why)?;
         let available = status.available;
+        let expected = &mut self.expected[DiskRole::of(signal)? as usize];
         let waits =
             |expected: &Expected| expected.signal == signal && now < expected.until && available < expected.available;
-        if self.expected.as_ref().is_some_and(waits) {
+        if expected.as_ref().is_some_and(waits) {
             return None;
         }
         let ranked = self.plan.ranked.iter().find(|ranked| ranked.workload == index);
         let half = Amount::nanos(ranked.map_or(0, |ranked| ranked.frees.as_nanos() / 2));
-        self.expected = Some(Expected { signal, available: available + half, until: now.after(IN_VAIN) });
+        *expected = Some(Expected { signal, available: available + half, until: now.after(IN_VAIN) });
         Some(DiskCause::Threshold { signal, available, threshold: status.at })
     }
 }
@@ -271,7 +293,12 @@ impl Watch {
         }
         let Ok(Some(own)) = read else { return };
         let known = Known { said: self.disks.said(), frees: self.disks.frees(taken(&own, now)) };
-        let (victim, unobserved) = victims.decide(&self.workloads.table, own, known, now);
+        let (victim, unobserved) = victims.decide(&self.workloads.table, &own, known, now);
+        if victims.runtime_disks == RuntimeDisks::Unread {
+            victims.runtime_disks = RuntimeDisks::ReportedUnread;
+            let what = "read the disk of images or writable layers, for which no pod is evicted (machine.imageRoot)";
+            self.reporting.send(failed(what));
+        }
         if unobserved.disbelieved > 0 && !std::mem::replace(&mut victims.reported.disbelieved, true) {
             let what = "decide about a pod that is said to take more of a disk or of memory than is in use";
             self.reporting.send(failed(what));

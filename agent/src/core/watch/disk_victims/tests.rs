@@ -3,6 +3,7 @@
 use super::super::Disks;
 use super::super::testing::Scene;
 use super::*;
+use crate::core::disk_reader::{Disk, DiskReader};
 use crate::record::Record;
 use core::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_inventory::{
@@ -11,6 +12,7 @@ use plimsoll_inventory::{
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::QosClass;
 use plimsoll_policy::{EvictionPolicy, Protected, Uid};
+use plimsoll_storage::Device;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -22,29 +24,48 @@ const UNREADABLE: u64 = u64::MAX;
 struct Node {
     scene: Scene,
     left: Arc<AtomicU64>,
+    /// The same on a disk of the runtime's own, which is half as large.
+    left_apart: Arc<AtomicU64>,
     now: MonotonicNs,
+}
+
+/// A thread that reads a disk with this number and of this size.
+fn reader(minor: u32, all: u64, left: u64) -> (DiskReader, Arc<AtomicU64>) {
+    let left = Arc::new(AtomicU64::new(left));
+    let read = Arc::clone(&left);
+    let reader = DiskReader::start_with("disk", move || {
+        let left = read.load(Ordering::Relaxed);
+        let stats = FsStats {
+            available: Some(left),
+            capacity: Some(all),
+            inodes_free: Some(500),
+            inodes: Some(1000),
+            time: None,
+        };
+        let disk = Disk { device: Device { major: 8, minor }, left: stats };
+        let disk = Some(disk).filter(|_| left != UNREADABLE);
+        // That of images, and of writable layers.
+        [disk, disk, None, None, None]
+    });
+    (reader.expect("a thread"), left)
 }
 
 impl Node {
     /// With so much left on its disk, and a hard threshold at 100 MiB.
     fn new(policy: EvictionPolicy, left: u64) -> Self {
-        let text = format!("evictionPolicy: {policy}\nevictionHard: {{nodefs.available: 100Mi}}\n");
+        Self::with(policy, left, RuntimeRoots::Usual)
+    }
+
+    /// The same, with a disk of the runtime's, which has plenty, and a hard threshold on imagefs at 50 MiB.
+    fn with(policy: EvictionPolicy, left: u64, roots: RuntimeRoots) -> Self {
+        let text =
+            format!("evictionPolicy: {policy}\nevictionHard: {{nodefs.available: 100Mi, imagefs.available: 50Mi}}\n");
         let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
-        let left = Arc::new(AtomicU64::new(left));
-        let read = Arc::clone(&left);
-        let reader = DiskReader::start_with(move || {
-            let left = read.load(Ordering::Relaxed);
-            (left != UNREADABLE).then_some(FsStats {
-                available: Some(left),
-                capacity: Some(ALL),
-                inodes_free: Some(500),
-                inodes: Some(1000),
-                time: None,
-            })
-        });
+        let ((node, left), (runtime, left_apart)) = (reader(1, ALL, left), reader(2, ALL / 2, ALL / 4));
+        let readers = DiskReaders::new(node, runtime);
         let mut scene = Scene::new(10);
-        scene.watch.disk_victims = Some(DiskVictims::new(configuration.disk_policy(), 16, reader.expect("a thread")));
-        let mut node = Self { scene, left, now: monotonic() };
+        scene.watch.disk_victims = Some(DiskVictims::new(configuration.disk_policy(), 16, readers, roots));
+        let mut node = Self { scene, left, left_apart, now: monotonic() };
         node.says(DiskRole::Node, ALL, ALL);
         node
     }
@@ -52,7 +73,7 @@ impl Node {
     /// Another process says so of a disk.
     fn says(&mut self, role: DiskRole, left: u64, all: u64) {
         let (bytes, inodes) = (Some(Room { left, all }), Some(Room { left: 500, all: 1000 }));
-        let layout = Some(DiskLayout::Single);
+        let layout = Some(if all == ALL { DiskLayout::Single } else { DiskLayout::DedicatedImageFs });
         self.scene.watch.disks.believe(DiskReading { role, bytes, inodes, at: self.now, layout });
     }
 
@@ -79,15 +100,39 @@ impl Node {
             ends: None,
         };
         let facts = Facts { pod: Some(pod), ..self.scene.facts(&name) };
-        let key = Key { slot, id: facts.handle.id() };
         self.scene.update(Update::Workload(slot, facts));
-        let part = StoragePart::Volume { name: 7, is_local: true };
-        let used = used.map(|bytes| (bytes, 1));
-        let measured = PartUsage { uid, part, used, begun: self.now, ended: self.now };
+        let volume = (StoragePart::Volume { name: 7, is_local: true }, used);
         let limit = limit.map(|bytes| StorageLimit { uid, on: Limited::Volume(7), bytes: Bytes(bytes) });
-        let facts = PodFacts { uid, storage_request: Bytes(MIB), ..PodFacts::default() };
-        let storage = PodStorage::of(&facts, limit.as_slice(), [measured].into_iter());
+        self.takes(slot, &[volume], limit.as_slice(), None);
+    }
+
+    /// What it takes of disks, and may.
+    fn takes(
+        &mut self,
+        slot: u32,
+        parts: &[(StoragePart, Option<u64>)],
+        limits: &[StorageLimit],
+        storage_limit: Option<Bytes>,
+    ) {
+        let key = Key { slot, id: self.scene.facts(&slot.to_string()).handle.id() };
+        let uid = Uid(slot.into());
+        let of = |(part, used): &(StoragePart, Option<u64>)| {
+            let used = used.map(|bytes| (bytes, 1));
+            PartUsage { uid, part: *part, used, begun: self.now, ended: self.now }
+        };
+        let parts: Vec<_> = parts.iter().map(of).collect();
+        let facts = PodFacts { uid, storage_request: Bytes(MIB), storage_limit, ..PodFacts::default() };
+        let storage = PodStorage::of(&facts, limits, parts.into_iter(), true);
         self.scene.update(Update::Storage(key, Some(Arc::new(storage))));
+    }
+
+    /// A pod with a container that has logs and a writable layer of these sizes.
+    fn container(&mut self, slot: u32, [logs, layer]: [u64; 2], limit: Option<u64>) {
+        self.pod(slot, None, None, None);
+        let parts = [(StoragePart::Logs(3), Some(logs)), (StoragePart::Layer(3), Some(layer))];
+        let uid = Uid(slot.into());
+        let limit = limit.map(|bytes| StorageLimit { uid, on: Limited::Container(3), bytes: Bytes(bytes) });
+        self.takes(slot, &parts, limit.as_slice(), None);
     }
 
     /// Reads the disk and decides, twice: by the kubelet's policy every other turn ends a reclaim.
@@ -106,7 +151,7 @@ impl Node {
 
     /// Waits until the disk was read.
     fn answers(&self) {
-        while self.scene.watch.disk_victims.as_ref().is_some_and(|victims| !victims.reader.has_answer()) {
+        while self.scene.watch.disk_victims.as_ref().is_some_and(|victims| !victims.readers.have_answered()) {
             std::thread::yield_now();
         }
     }
@@ -203,13 +248,108 @@ fn where_the_disk_has_not_gained_the_next_one_waits_and_where_it_has_it_does_not
         let more = "evictionHard: {nodefs.available: 900Mi}\n";
         let policy = plimsoll_config::parse(more, "f").expect("in order").disk_policy();
         let victims = node.scene.watch.disk_victims.take().expect("it is there");
-        node.scene.watch.disk_victims = Some(DiskVictims::new(policy, 16, victims.reader));
+        node.scene.watch.disk_victims = Some(DiskVictims::new(policy, 16, victims.readers, RuntimeRoots::Usual));
         node.turn(Duration::ZERO);
         assert_eq!(node.killed(), [true, false]);
         node.ends(0);
         node.left.store((10 + gained) * MIB, Ordering::Relaxed);
         node.turn(Duration::from_secs(seconds));
         assert_eq!(node.killed(), [true, second_goes], "{gained} MiB after {seconds} s");
+    }
+}
+
+/// Of pods, by their names: little but logs, little but a writable layer.
+fn pods_on_both(node: &mut Node) {
+    node.container(0, [200 * MIB, 2 * MIB], None);
+    node.container(1, [20 * MIB, 100 * MIB], None);
+}
+
+#[test]
+fn on_one_disk_a_writable_layer_counts_for_the_pod_and_its_container() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::new(policy, 500 * MIB);
+        node.container(0, [8 * MIB, 9 * MIB], Some(17 * MIB));
+        node.container(1, [8 * MIB, 9 * MIB], Some(16 * MIB));
+        node.turn(Duration::ZERO);
+        let limit = DiskCause::Limit { on: Some(Limited::Container(3)), limit: Amount::whole(16 << 20) };
+        assert_eq!((node.killed(), node.causes()), ([false, true], vec![limit]), "{policy}");
+        node.ends(1);
+        // All of it is held against the limit of the pod.
+        let parts = [(StoragePart::Logs(3), Some(8 * MIB)), (StoragePart::Layer(3), Some(9 * MIB))];
+        node.takes(0, &parts, &[], Some(Bytes::mib(16)));
+        node.turn(Duration::from_secs(10));
+        let limit = DiskCause::Limit { on: None, limit: Amount::whole(16 << 20) };
+        assert_eq!((node.killed(), node.causes()), ([true, true], vec![limit]), "{policy}");
+        let mut node = Node::new(policy, 50 * MIB);
+        node.container(0, [90 * MIB, 2 * MIB], None);
+        node.container(1, [20 * MIB, 100 * MIB], None);
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [false, true], "{policy}: for nodefs");
+    }
+}
+
+#[test]
+fn where_images_have_a_disk_of_their_own_pods_rank_by_what_they_have_on_the_disk_that_is_short() {
+    for policy in EvictionPolicy::ALL {
+        for roots in [RuntimeRoots::Usual, RuntimeRoots::Named] {
+            for (left, left_apart, killed) in
+                [(50, 250, [true, false]), (500, 40, [false, true]), (500, 60, [false, false])]
+            {
+                let mut node = Node::with(policy, left * MIB, roots);
+                node.left_apart.store(left_apart * MIB, Ordering::Relaxed);
+                node.says(DiskRole::Image, 0, ALL / 2);
+                pods_on_both(&mut node);
+                node.turn(Duration::ZERO);
+                assert_eq!(node.killed(), killed, "{policy} {roots:?} {left} {left_apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_a_disk_of_its_own_a_writable_layer_is_not_held_against_the_limit_of_its_container() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::with(policy, 500 * MIB, RuntimeRoots::Named);
+        node.says(DiskRole::Image, 0, ALL / 2);
+        node.container(0, [8 * MIB, 9 * MIB], Some(16 * MIB));
+        node.container(1, [17 * MIB, 0], Some(16 * MIB));
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [false, true], "{policy}");
+        node.ends(1);
+        // Nor is more believed than is in use there.
+        let parts = [(StoragePart::Logs(3), Some(MIB)), (StoragePart::Layer(3), Some(ALL))];
+        node.takes(0, &parts, &[], Some(Bytes::mib(16)));
+        node.turn(Duration::from_secs(10));
+        assert_eq!((node.killed(), node.failures().len()), ([false, true], 1), "{policy}");
+    }
+}
+
+#[test]
+fn a_disk_of_the_runtimes_that_is_not_read_is_reported_once_and_no_pod_is_evicted_for_it() {
+    let mut node = Node::with(EvictionPolicy::Plimsoll, 500 * MIB, RuntimeRoots::Usual);
+    pods_on_both(&mut node);
+    let mut failures = Vec::new();
+    for left_apart in [40 * MIB, UNREADABLE, UNREADABLE, 250 * MIB, UNREADABLE] {
+        node.left_apart.store(left_apart, Ordering::Relaxed);
+        // It is said to be as large as another disk.
+        node.says(DiskRole::Image, 0, if left_apart == 40 * MIB { 3 * ALL } else { ALL / 2 });
+        node.turn(Duration::from_secs(10));
+        failures.push(node.failures().len());
+    }
+    assert_eq!((failures, node.killed()), (vec![1, 0, 0, 0, 1], [false, false]));
+}
+
+#[test]
+fn disks_that_become_known_later_are_decided_for() {
+    for policy in EvictionPolicy::ALL {
+        let mut node = Node::new(policy, 500 * MIB);
+        node.left_apart.store(40 * MIB, Ordering::Relaxed);
+        pods_on_both(&mut node);
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [false, false], "{policy}: the runtime has not said where images are");
+        node.says(DiskRole::Image, 0, ALL / 2);
+        node.turn(Duration::from_secs(10));
+        assert_eq!(node.killed(), [false, true], "{policy}");
     }
 }
 
@@ -314,7 +454,7 @@ fn a_disk_that_is_not_read_is_reported_once_until_it_is() {
     node.left.store(500 * MIB, Ordering::Relaxed);
     node.turn(Duration::from_secs(10));
     let victims = node.scene.watch.disk_victims.as_mut().expect("it is there");
-    victims.reader.hang(node.now);
+    victims.readers.hang(node.now);
     for (seconds, failures) in [(59, 0), (1, 1), (600, 0)] {
         node.now = node.now.after(Duration::from_secs(seconds));
         node.scene.watch.evict_for_disks(node.now);

@@ -1,0 +1,113 @@
+//! What each process has measured of pods, kept until it names them no more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem;
+
+use plimsoll_policy::Uid;
+
+use super::{MOST_PARTS, Measurer, PartUsage, PodStorage, StorageLimit, StorageMessage, StoragePart};
+use crate::PodFacts;
+
+#[derive(Debug, Default)]
+struct Parts {
+    known: BTreeMap<StoragePart, (bool, PartUsage)>,
+    /// It was named in this round.
+    is_named: bool,
+}
+
+/// What one process has measured of all pods.
+#[derive(Debug, Default)]
+struct Figures {
+    pods: HashMap<Uid, Parts>,
+    count: usize,
+}
+
+/// What is known of all pods.
+#[derive(Debug, Default)]
+pub(crate) struct Storage {
+    /// Of each process, by its number.
+    figures: [Figures; 2],
+    /// Pods of which something has changed.
+    changed: HashSet<Uid>,
+}
+
+impl Figures {
+    /// Takes a message in. False: there is no room for it.
+    fn take(&mut self, message: StorageMessage, changed: &mut HashSet<Uid>) -> bool {
+        match message {
+            StorageMessage::Part(usage) => {
+                let is_new = self.pods.get(&usage.uid).is_none_or(|pod| !pod.known.contains_key(&usage.part));
+                // Before the pod has an entry: those without parts would be bounded by nothing.
+                if is_new && self.count >= MOST_PARTS {
+                    return false;
+                }
+                let pod = self.pods.entry(usage.uid).or_default();
+                self.count += usize::from(is_new);
+                pod.is_named = true;
+                pod.known.insert(usage.part, (true, usage));
+            }
+            StorageMessage::Measured(uid) => {
+                if self.pods.len() >= MOST_PARTS && !self.pods.contains_key(&uid) {
+                    return false;
+                }
+                let pod = self.pods.entry(uid).or_default();
+                let before = pod.known.len();
+                pod.known.retain(|_, (is_seen, _)| mem::take(is_seen));
+                self.count -= before - pod.known.len();
+                pod.is_named = true;
+                changed.insert(uid);
+            }
+            StorageMessage::Round => {
+                let count = &mut self.count;
+                self.pods.retain(|uid, pod| {
+                    let is_named = mem::take(&mut pod.is_named);
+                    if !is_named {
+                        *count -= pod.known.len();
+                        changed.insert(*uid);
+                    }
+                    is_named
+                });
+            }
+        }
+        true
+    }
+
+    /// What was measured of a pod; absent where nothing was.
+    fn parts(&self, uid: Uid) -> Option<impl Iterator<Item = PartUsage>> {
+        Some(self.pods.get(&uid)?.known.values().map(|(_, measured)| *measured))
+    }
+}
+
+impl Storage {
+    /// Takes a message in. False: there is no room for it, or it is not this process's to say.
+    pub(crate) fn take(&mut self, message: StorageMessage, measurer: Measurer) -> bool {
+        message.may_be_of(measurer) && self.figures[measurer as usize].take(message, &mut self.changed)
+    }
+
+    /// What is known of a pod has changed beside what was measured.
+    pub(crate) fn touch(&mut self, uid: Uid) {
+        self.changed.insert(uid);
+    }
+
+    /// The pods of which something has changed since this was last asked.
+    pub(crate) fn changed(&mut self) -> HashSet<Uid> {
+        mem::take(&mut self.changed)
+    }
+
+    /// A pod; absent where the scanner has measured nothing of it.
+    pub(crate) fn of(&self, facts: &PodFacts, limits: &[StorageLimit]) -> Option<PodStorage> {
+        let [scanned, layers] = &self.figures;
+        let (scanned, layers) = (scanned.parts(facts.uid)?, layers.parts(facts.uid));
+        let has_layers = layers.is_some();
+        Some(PodStorage::of(facts, limits, scanned.chain(layers.into_iter().flatten()), has_layers))
+    }
+}
+
+#[cfg(test)]
+impl Storage {
+    /// How many parts and pods are kept of what a process has measured.
+    pub(super) fn kept(&self, measurer: Measurer) -> (usize, usize) {
+        let figures = &self.figures[measurer as usize];
+        (figures.count, figures.pods.len())
+    }
+}
