@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use plimsoll_config::Configuration;
 use plimsoll_inventory::{MESSAGE, Protected, StorageMessage};
 use plimsoll_node::{capabilities, priority, system_calls};
+use plimsoll_replay::printable;
 use plimsoll_state::handover::{self, ForServices};
+use plimsoll_storage::StorageError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -163,6 +165,13 @@ impl Way<'_> {
 impl round::Sink for Way<'_> {
     fn send(&mut self, message: StorageMessage) {
         Way::send(self, message);
+    }
+
+    fn complain(&mut self, error: &StorageError) {
+        let error = printable(&error.to_string());
+        complain(&format!(
+            "{error}; what such a pod takes is not known, and nothing more is said of it until all work again"
+        ));
     }
 
     fn goes_on(&mut self) -> bool {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_inventory::{PartUsage, StorageMessage, StoragePart};
 use plimsoll_policy::Uid;
+use plimsoll_storage::StorageError;
 
 use super::round::{Rounds, Sink};
 
@@ -45,6 +46,10 @@ impl Gathered {
 }
 
 impl Sink for Gathered {
+    fn complain(&mut self, _: &StorageError) {
+        // What is not known is left out of the answer.
+    }
+
     fn send(&mut self, message: StorageMessage) {
         match message {
             // It takes nothing of a disk.

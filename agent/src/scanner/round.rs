@@ -34,6 +34,9 @@ pub(super) trait Sink {
 
     /// Whether the round goes on.
     fn goes_on(&mut self) -> bool;
+
+    /// Has it in the log that something cannot be measured.
+    fn complain(&mut self, error: &StorageError);
 }
 
 /// One part of a pod, by what directories are called.
@@ -86,12 +89,29 @@ pub(super) struct Rounds {
     waiting: Option<Key>,
     /// What those found last that were put aside.
     large: BTreeMap<Key, Measured>,
+    failing: Failing,
+}
+
+/// Whether parts could not be opened: in the last round, of which that was reported, and in this one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failing {
+    before: bool,
+    now: bool,
 }
 
 impl Rounds {
     /// Over the pods in the kubelet's directory, with their logs in the other one.
     pub(super) fn new(kubelet: PathBuf, logs: PathBuf) -> Self {
-        Self { kubelet, logs, slice: Slice::GENTLE, share: SHARE, aside: None, waiting: None, large: BTreeMap::new() }
+        Self {
+            kubelet,
+            logs,
+            slice: Slice::GENTLE,
+            share: SHARE,
+            aside: None,
+            waiting: None,
+            large: BTreeMap::new(),
+            failing: Failing::default(),
+        }
     }
 
     /// What is left where the pods' volumes and logs are.
@@ -108,6 +128,7 @@ impl Rounds {
             }
         }
         sink.send(StorageMessage::Round);
+        self.failing = Failing { before: self.failing.now, now: false };
         // What is gone is not gone on with.
         self.aside = self.aside.take().filter(|aside| aside.is_there);
         if let Some(aside) = &mut self.aside {
@@ -200,7 +221,14 @@ impl Rounds {
             Ok(Measure::Scan(scan)) => (scan, true),
             Ok(Measure::ScanInMemory(scan)) => (scan, false),
             Err(error) if is_gone(&error) => return None,
-            Err(_) => return Some(done(None, true)),
+            Err(error) => {
+                let was_reported = self.failing.before || self.failing.now;
+                self.failing.now = true;
+                if !was_reported {
+                    sink.complain(&error);
+                }
+                return Some(done(None, true));
+            }
         };
         self.scan(Aside { key, scan, is_local, begun, is_there: true }, sink)
     }

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod directory;
 mod disks;
 mod error;
 mod layout;

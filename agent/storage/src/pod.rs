@@ -3,17 +3,16 @@
 //! Writable layers are the runtime's to report, and come in as parameters. A `hostPath` is not measured, as the kubelet
 //! measures none (`MetricsNil`), and neither are secrets, projections and the downward API, which no decision counts.
 
+use crate::directory;
 use crate::error::StorageError;
 use crate::scan::{Count, Scan};
 use crate::statfs::Figures;
 use plimsoll_policy::kubelet::{ContainerStats, Usage};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstatfs, openat, openat2, statx,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx};
 use rustix::io::Errno;
 use std::ffi::CStr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The directories that pods' storage is in. Either may be a link.
 #[derive(Clone, Copy, Debug)]
@@ -165,11 +164,17 @@ impl Place {
     }
 
     fn open(&self) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // `open` would be a call of its own on x86-64, which a filter of system calls may not allow.
         let base = openat(CWD, &self.base, flags, Mode::empty())?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(&base, &self.below, flags, Mode::empty(), resolve)
+        let taken = self.below.components().try_fold(base, |above, name| {
+            let Component::Normal(name) = name else { return Err(Errno::INVAL) };
+            let taken = directory::take(above, name)?;
+            let stat = statx(&taken, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+            let is_link = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink;
+            if is_link { Err(Errno::LOOP) } else { Ok(taken) }
+        })?;
+        directory::open(taken)
     }
 
     fn failed(&self, source: Errno) -> StorageError {

@@ -9,9 +9,14 @@ use std::time::Duration;
 struct Sent {
     messages: Vec<StorageMessage>,
     turns: usize,
+    complaints: usize,
 }
 
 impl Sink for Sent {
+    fn complain(&mut self, _: &StorageError) {
+        self.complaints += 1;
+    }
+
     fn send(&mut self, message: StorageMessage) {
         self.messages.push(message);
     }
@@ -25,6 +30,7 @@ impl Sink for Sent {
 struct Node {
     directory: tempfile::TempDir,
     rounds: Rounds,
+    complaints: usize,
 }
 
 impl Node {
@@ -32,7 +38,7 @@ impl Node {
         let directory = tempfile::tempdir().expect("a directory");
         let [kubelet, logs] = ["kubelet", "logs"].map(|name| directory.path().join(name));
         let slice = Slice { entries: 4, rest: Duration::ZERO };
-        Self { rounds: Rounds { slice, share: 12, ..Rounds::new(kubelet, logs) }, directory }
+        Self { rounds: Rounds { slice, share: 12, ..Rounds::new(kubelet, logs) }, directory, complaints: 0 }
     }
 
     fn files(&self, path: &str, count: usize) {
@@ -45,8 +51,9 @@ impl Node {
 
     /// Inodes by pod and part, absent where they are not known; `None` for a round that was not ended.
     fn round(&mut self, turns: usize) -> Option<BTreeMap<(u128, StoragePart), Option<u64>>> {
-        let mut sent = Sent { messages: Vec::new(), turns };
+        let mut sent = Sent { messages: Vec::new(), turns, complaints: 0 };
         self.rounds.go(&mut sent);
+        self.complaints += sent.complaints;
         let is_whole = sent.messages.last() == Some(&StorageMessage::Round);
         let parts = sent.messages.iter().filter_map(|message| match message {
             StorageMessage::Part(usage) => Some(((usage.uid.0, usage.part), usage.used.map(|(_, inodes)| inodes))),
@@ -88,9 +95,16 @@ fn a_round_measures_volumes_and_logs_of_every_pod_and_no_link_leads_elsewhere() 
         ((uid(), StoragePart::Logs(number("app"))), Some(2)),
         ((uid(), StoragePart::Rest), Some(0)),
     ]);
-    assert_eq!(node.round(99), Some(expected));
+    for _ in 0..2 {
+        assert_eq!(node.round(99), Some(expected.clone()));
+        assert_eq!(node.complaints, 1, "that the link cannot be measured is said once");
+    }
     fs::remove_dir_all(node.directory.path().join(format!("kubelet/pods/{POD}"))).expect("writable");
     assert_eq!(node.round(99), Some(BTreeMap::new()), "the pod is gone");
+    fs::create_dir_all(&volumes).expect("writable");
+    symlink(node.directory.path().join("secret"), volumes.join("link")).expect("writable");
+    node.round(99);
+    assert_eq!(node.complaints, 2, "it worked in between");
 }
 
 #[test]

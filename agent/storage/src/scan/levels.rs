@@ -5,8 +5,9 @@
 //! read on from its position. So 32 descriptors and 4.5 MiB bound what a scan holds, and no path is ever put together, as
 //! none could be: `PATH_MAX` ends at some two thousand levels.
 
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, Statx, openat2};
+use crate::directory;
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{Dir, Statx};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 
@@ -90,9 +91,9 @@ impl Levels {
             return Return::Done;
         };
         if self.open.is_empty() {
-            match reopen(&below, level.offset, compare) {
-                Ok((identity, directory)) if identity == Some(level.identity) => self.open.push_back(directory),
-                Ok(_) => return Return::Moved,
+            match reopen(&below, level, compare) {
+                Ok(Some(directory)) => self.open.push_back(directory),
+                Ok(None) => return Return::Moved,
                 Err(errno) => return Return::Failed(errno),
             }
         }
@@ -100,17 +101,18 @@ impl Levels {
     }
 }
 
-/// Opens the directory above one, at a position.
+/// Opens the directory above one, where that is still this one, at its position. `None` where it is another one.
 fn reopen(
     below: &Dir,
-    offset: i64,
+    level: &Level,
     compare: impl FnOnce(BorrowedFd<'_>) -> Result<Option<Identity>, Errno>,
-) -> Result<(Option<Identity>, Dir), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let mut directory = Dir::new(openat2(below.fd()?, c"..", flags, Mode::empty(), resolve)?)?;
-    let identity = compare(directory.fd()?)?;
-    match directory.seek(offset) {
+) -> Result<Option<Dir>, Errno> {
+    let above = directory::take(below.fd()?, c"..")?;
+    if compare(above.as_fd())? != Some(level.identity) {
+        return Ok(None);
+    }
+    let mut directory = Dir::new(directory::open(above)?)?;
+    match directory.seek(level.offset) {
         // Ext4 takes no position of before in a directory that was removed, which has nothing more to read.
         Err(Errno::INVAL) => {
             directory.rewind();
@@ -120,13 +122,13 @@ fn reopen(
         }
         sought => sought?,
     }
-    Ok((identity, directory))
+    Ok(Some(directory))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::open;
+    use rustix::fs::{Mode, OFlags, open};
 
     #[test]
     fn the_deepest_way_is_bounded_and_its_end_is_reported() {

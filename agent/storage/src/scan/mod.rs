@@ -10,6 +10,7 @@ mod links;
 #[cfg(test)]
 mod tests;
 
+use crate::directory;
 use crate::error::StorageError;
 use crate::mounts::Device;
 use core::time::Duration;
@@ -17,7 +18,7 @@ use levels::{Identity, Levels, Return};
 use links::{Links, Seen};
 use plimsoll_policy::kubelet::Usage;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statx};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::path::Path;
@@ -80,7 +81,7 @@ pub enum Progress {
 /// How a scan shares the disk with others: so many entries, then a rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Directory entries at once. Each costs one `statx`, and a directory an open as well.
+    /// Directory entries at once. Each costs one `statx`, and a directory another one and two opens.
     pub entries: u32,
     /// What is slept then.
     pub rest: Duration,
@@ -111,6 +112,17 @@ struct Home {
 impl Home {
     fn has(self, stat: &Statx) -> bool {
         Device::of(stat) == self.device && stat.stx_mnt_id == self.mount
+    }
+
+    /// Opens a directory by its name, as it is then. `None` where a mount, or something else, came in its place: nothing but
+    /// a directory of this mount is opened.
+    fn open(self, above: BorrowedFd<'_>, name: &CStr) -> Result<Option<(Statx, OwnedFd)>, Errno> {
+        let taken = directory::take(above, name)?;
+        let stat = stat(taken.as_fd(), c"")?;
+        if !self.has(&stat) || !is_directory(&stat) {
+            return Ok(None);
+        }
+        Ok(Some((stat, directory::open(taken)?)))
     }
 
     fn identify(self, directory: BorrowedFd<'_>) -> Result<Option<Identity>, Errno> {
@@ -223,15 +235,15 @@ impl Scan {
         if !self.home.has(&stat) {
             return true;
         }
-        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
+        if !is_directory(&stat) {
             self.add_file(&stat);
             return true;
         }
         if self.extent == Extent::Files {
             return true;
         }
-        match open_directory(directory, name).and_then(|fd| Ok((self::stat(fd.as_fd(), c"")?, fd))) {
-            Ok((stat, fd)) if self.home.has(&stat) => {
+        match self.home.open(directory, name) {
+            Ok(Some((stat, fd))) => {
                 self.add(&stat);
                 match self.levels.enter(fd, Identity::of(&stat)) {
                     Ok(true) => {}
@@ -240,8 +252,7 @@ impl Scan {
                 }
                 true
             }
-            // A mount that came in between.
-            Ok(_) => true,
+            Ok(None) => true,
             Err(errno) => self.missed(errno),
         }
     }
@@ -256,10 +267,9 @@ impl Scan {
         }
     }
 
-    /// What was there a moment ago and is not now, or is something else, counts nothing, as for the kubelet. What is on
-    /// another mount is none of it.
+    /// What was there a moment ago and is not now, or is something else, counts nothing, as for the kubelet.
     fn missed(&mut self, errno: Errno) -> bool {
-        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR) {
             self.note(Incomplete::Failed(errno));
         }
         true
@@ -305,9 +315,6 @@ fn stat(directory: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
     statx(directory, name, flags, wanted)
 }
 
-/// Opens what must be a directory of the same mount: the kernel refuses anything else before it is opened.
-fn open_directory(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
-    openat2(directory, name, flags, Mode::empty(), resolve)
+fn is_directory(stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
 }
