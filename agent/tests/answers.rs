@@ -21,7 +21,7 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
 /// Files that the tests name.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    let trace = "{\"plimsoll_trace\":3,\"agent\":\"0\"}\n\
+    let trace = "{\"plimsoll_trace\":4,\"agent\":\"0\"}\n\
                  {\"sample\":{\"at_ns\":1,\"memory\":{\"capacity_bytes\":1000,\"kubelet_bytes\":10,\"mem_available_bytes\":10},\
                  \"workloads\":[{\"cgroup\":\"a.slice/batch\",\"id\":7,\"usage_bytes\":600}]}}\n";
     for (name, text) in [
@@ -33,7 +33,7 @@ fn directory() -> tempfile::TempDir {
         ("pod.json", r#"{"kind": "Pod", "metadata": {"name": "a"}}"#),
         ("pods.yaml", "apiVersion: v1\nkind: List\nitems: []\n"),
         ("trace.jsonl", trace),
-        ("broken.jsonl", "{\"plimsoll_trace\":3}\n"),
+        ("broken.jsonl", "{\"plimsoll_trace\":4}\n"),
     ] {
         std::fs::write(directory.path().join(name), text).expect("written");
     }

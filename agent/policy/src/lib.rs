@@ -44,7 +44,7 @@ pub use observation::{
     Workload,
 };
 pub use plan::{
-    Action, Attribution, Case, ConditionCase, Deficit, Growth, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage,
-    ThresholdStatus, Verdict, Why,
+    Action, Attribution, Case, ConditionCase, Deficit, Growth, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Removal,
+    Stage, ThresholdStatus, Verdict, Why,
 };
 pub use scope::{Scope, SliceId, SliceSet};

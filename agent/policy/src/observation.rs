@@ -249,6 +249,14 @@ pub struct Image {
     pub usage: Usage,
 }
 
+impl Image {
+    /// One of which no more is known than that it may be removed.
+    pub const UNUSED: Self =
+        Self { is_unused: true, last_used: MonotonicNs(0), usage: Usage { bytes: None, inodes: None } };
+    /// So many of these stand for more, and for a number that is not known.
+    pub const MOST_UNUSED: usize = 256;
+}
+
 /// The end of a reclaim that a plan asked for, whatever came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed {

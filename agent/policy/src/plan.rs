@@ -4,6 +4,7 @@ mod action;
 mod deficit;
 mod outcome;
 mod ranked;
+mod removal;
 mod threshold;
 
 pub use action::{Action, ReclaimOrder, Stage};
@@ -12,6 +13,7 @@ pub use deficit::{Attribution, Deficit};
 pub use outcome::{NoVictim, Outcome};
 pub(crate) use ranked::Owned;
 pub use ranked::{Growth, Ranked, Verdict};
+pub use removal::Removal;
 pub use threshold::{Case, ConditionCase, ThresholdStatus, Why};
 
 use crate::config::Config;

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod disks;
 mod give_back;
 mod read;
 mod report;

@@ -1,6 +1,6 @@
 //! From bytes to a recording, or to an error with its place.
 
-use crate::trace::{Entry, Header, Trace, VERSION};
+use crate::trace::{Entry, Header, OLDEST_VERSION, Trace, VERSION};
 use plimsoll_pods::{ReadError, Summary, parse};
 use serde::de::IgnoredAny;
 
@@ -48,14 +48,15 @@ fn trace(bytes: &[u8]) -> Result<Trace, ReadError> {
         return Err(ReadError::whole(1, "the first line has no end; expected a trace of plimsoll"));
     };
     let header: Header = parse(first, number)?;
-    if header.version != VERSION {
-        let why = format!("expected {VERSION}; this program knows no other version of traces");
+    if !(OLDEST_VERSION..=VERSION).contains(&header.version) {
+        let why = format!("expected {OLDEST_VERSION} to {VERSION}; this program knows no other version of traces");
         return Err(ReadError { line: number, key: "plimsoll_trace".to_owned(), why });
     }
     let mut entries: Vec<Entry> = Vec::new();
     for (number, line) in lines {
         let entry: Entry = parse(line, number)?;
-        if entries.last().is_some_and(|last| last.at() > entry.at()) {
+        let mut before = entries.iter().rev();
+        if before.find(|it| it.is_of_disks() == entry.is_of_disks()).is_some_and(|last| last.at() > entry.at()) {
             let why = "earlier than the line before".to_owned();
             return Err(ReadError { line: number, key: "at_ns".to_owned(), why });
         }

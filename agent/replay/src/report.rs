@@ -1,12 +1,14 @@
 //! A turn as text, and every number of it as JSON. Names come from outside: what is not printable ASCII is escaped.
 
 use plimsoll_policy::message::{Cause, Message, SIGNAL_LABEL};
-use plimsoll_policy::{Action, Config, Plan, Ranked, text};
+use plimsoll_policy::{Action, Config, Plan, Ranked, Removal, text};
 use plimsoll_report::plan_fields;
 use plimsoll_report::text::printable;
 use plimsoll_units::MonotonicNs;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+use crate::disks::SCOPE;
 
 /// What was decided on one sample.
 pub struct Turn<'a> {
@@ -23,6 +25,10 @@ pub struct Turn<'a> {
     /// The plan.
     pub plan: &'a Plan,
     pub(crate) slice: Option<&'a str>,
+    /// It is about disks, with a state of its own.
+    pub(crate) is_of_disks: bool,
+    /// What would be removed.
+    pub(crate) removal: Option<Removal>,
 }
 
 impl Turn<'_> {
@@ -36,9 +42,14 @@ impl Turn<'_> {
         )
     }
 
-    /// The slice that the turn is about; absent for the machine.
+    /// The slice that the turn is about, or that it is about disks; absent for the machine.
     pub fn scope(&self) -> Option<&str> {
-        self.slice
+        if self.is_of_disks { Some(SCOPE) } else { self.slice }
+    }
+
+    /// What a turn about disks would have removed.
+    pub const fn removal(&self) -> Option<Removal> {
+        self.removal
     }
 
     /// Whether the plan has an action.
@@ -56,6 +67,7 @@ impl Turn<'_> {
         let line = text::line(self.config, self.plan, |index| self.name(index));
         let condition = |condition| text::condition(self.config, self.plan, condition);
         let conditions: Vec<String> = self.plan.conditions.iter().map(condition).collect();
+        let line = self.removal.map_or_else(|| line.clone(), |removal| format!("{line}; {}", removed(&removal)));
         if conditions.is_empty() { line } else { format!("{line}; conditions {}", conditions.join(", ")) }
     }
 
@@ -79,6 +91,11 @@ impl Turn<'_> {
     pub fn json(&self) -> Value {
         let mut fields = plan_fields(self.config, self.plan, self.slice, |index| self.name(index));
         fields.insert("evictions".to_owned(), self.evictions().into());
+        fields.insert("is_of_disks".to_owned(), self.is_of_disks.into());
+        let removal = self.removal.map(|Removal { signal, what, bytes }| {
+            json!({"signal": signal.name(), "containers": what.containers, "images": what.images, "bytes": bytes})
+        });
+        fields.insert("removal".to_owned(), removal.into());
         fields.insert("at_ns".to_owned(), self.at.0.into());
         fields.insert("time".to_owned(), self.time().into());
         fields.insert("line".to_owned(), self.line().into());
@@ -110,4 +127,15 @@ impl Turn<'_> {
     fn name(&self, index: u32) -> String {
         self.names.get(index as usize).map_or_else(|| "?".to_owned(), |name| printable(name))
     }
+}
+
+/// What would be removed, in words.
+fn removed(removal: &Removal) -> String {
+    let Removal { signal, what, bytes } = removal;
+    let containers = what.containers.then_some("dead containers");
+    let images = what.images.then_some("unused images");
+    let parts: Vec<&str> = [containers, images].into_iter().flatten().collect();
+    let what = if parts.is_empty() { "nothing, as these disks are".to_owned() } else { parts.join(" and ") };
+    let much = bytes.map_or_else(String::new, |bytes| format!(" of {bytes}"));
+    format!("remove {what}{much} for {}", signal.name())
 }

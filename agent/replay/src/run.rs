@@ -2,6 +2,7 @@
 //! is absent from everything that follows, and gives back what it holds.
 
 use crate::Settings;
+use crate::disks::{self, Disks};
 use crate::give_back::give_back;
 use crate::report::Turn;
 use crate::slots::Slots;
@@ -233,6 +234,8 @@ impl<'a> Run<'a> {
                 config: &self.policy,
                 plan: &self.plan,
                 slice: name,
+                is_of_disks: false,
+                removal: None,
             });
             let Some(order) = self.plan.reclaim() else { break };
             self.reclaimed[index] = Some(Reclaimed { order: order.order, at: stats_time(frame.at) });
@@ -378,5 +381,10 @@ pub(crate) fn run_summaries(
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
     let policy = settings.configuration.policy.clone();
     let mut run = Run::new(settings, policy, DiskLayout::Single, most_workloads(trace));
-    each_frame(trace, settings.configuration, |frame| run.turn(frame, each));
+    let mut disks = Disks::new(disks::samples(trace), trace.header.epoch_ns, settings);
+    each_frame(trace, settings.configuration, |frame| {
+        disks.until(frame.made, each);
+        run.turn(frame, each);
+    });
+    disks.until(MonotonicNs(u64::MAX), each);
 }

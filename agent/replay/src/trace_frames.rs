@@ -128,7 +128,7 @@ pub(crate) fn most_workloads(trace: &Trace) -> usize {
 fn reported_of(entry: &Entry) -> Option<(Option<&str>, &str)> {
     match entry {
         Entry::Reported(Reported { slice, line, .. }) => Some((slice.as_deref(), line)),
-        Entry::Sample(_) => None,
+        Entry::Sample(_) | Entry::Disks(_) => None,
     }
 }
 

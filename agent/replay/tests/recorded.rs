@@ -37,7 +37,7 @@ fn reported(second: u64, slice: Option<&str>, verdict: &str) -> Value {
 
 /// Runs a trace and gives each turn to `each`.
 fn replay(entries: &[Value], text: &str, policy: EvictionPolicy, each: &mut dyn FnMut(&Turn<'_>)) {
-    let header = json!({"plimsoll_trace": 3, "agent": "x"});
+    let header = json!({"plimsoll_trace": 4, "agent": "x"});
     let lines: Vec<_> = [&header].into_iter().chain(entries).map(Value::to_string).collect();
     let trace = lines.join("\n") + "\n";
     let recording = read(trace.as_bytes()).unwrap_or_else(|error| panic!("{error}"));

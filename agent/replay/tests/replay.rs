@@ -105,7 +105,7 @@ fn a_trace_goes_through_every_eviction_policy() {
 #[test]
 fn a_workload_without_a_process_is_not_evicted() {
     let (head, memory) = (
-        r#"{"plimsoll_trace":3,"agent":"x"}"#,
+        r#"{"plimsoll_trace":4,"agent":"x"}"#,
         r#""memory":{"capacity_bytes":1048576000,"kubelet_bytes":52428800,"mem_available_bytes":52428800}"#,
     );
     let workload = |cgroup: &str, id: u32, more: &str| {
@@ -143,7 +143,7 @@ fn a_reclaim_has_ended_by_the_next_sample() {
              [{{\"cgroup\":\"b/batch\",\"id\":12,\"usage_bytes\":720371712,\"started_ns\":6}}]}}}}"
         ))
     };
-    let trace = line("{\"plimsoll_trace\":3,\"agent\":\"x\"}") + &sample(1) + &sample(2) + &sample(3);
+    let trace = line("{\"plimsoll_trace\":4,\"agent\":\"x\"}") + &sample(1) + &sample(2) + &sample(3);
     let trace = read(trace.as_bytes()).expect("a trace");
     for policy in [None, Some(EvictionPolicy::Plimsoll), Some(EvictionPolicy::OpenShift3)] {
         let turns = turns(&trace, "evictionHard: {memory.available: 100Mi}", policy);
@@ -175,7 +175,7 @@ fn swap_is_pressure_in_a_trace_that_recorded_it() {
             )
         };
         let samples = [sample(1), sample(2), sample(3), sample(4), sample(5), sample(6)].concat();
-        format!("{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{samples}")
+        format!("{{\"plimsoll_trace\":4,\"agent\":\"x\"}}\n{samples}")
     };
     let (short, plenty) = (5 << 20, 50 << 20);
     let victim = |turn: usize| vec![(turn, "b/swapped".to_owned())];
@@ -216,7 +216,7 @@ fn cache_of_an_evicted_workload_was_available_before_by_the_kernels_estimate() {
     // 20 MiB are left, and then what came back: 30 MiB, 90 MiB, or all of it.
     for (cached, is_enough) in [(",\"held_bytes\":31457280", false), (",\"held_bytes\":94371840", true), ("", true)] {
         let samples = [sample(20, 20 << 20, cached), sample(40, 20 << 20, cached)].concat();
-        let recording = format!("{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{samples}");
+        let recording = format!("{{\"plimsoll_trace\":4,\"agent\":\"x\"}}\n{samples}");
         let recording = read(recording.as_bytes()).expect("a trace");
         for (policy, text) in [
             (None, text),
@@ -287,7 +287,7 @@ fn cache_of_a_slice_is_reclaimed_and_evicts_nothing() {
                 machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}]}";
     let sample = |mem_available: &str| {
         format!(
-            "{{\"plimsoll_trace\":3,\"agent\":\"x\"}}\n{{\"sample\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
+            "{{\"plimsoll_trace\":4,\"agent\":\"x\"}}\n{{\"sample\":{{\"at_ns\":1,\"slices\":[{{\"path\":\"a\",\
              \"capacity_bytes\":1048576000,\"available_bytes\":209715200{mem_available}}}],\"workloads\":[{{\"cgroup\":\"a/db\",\
              \"id\":12,\"usage_bytes\":838860800,\"started_ns\":0}}]}}}}\n"
         )
@@ -363,7 +363,7 @@ fn a_kill_counts_for_no_more_than_what_the_trace_says_that_it_gives_back() {
             .replace('\n', " ")
         };
         let trace = [
-            r#"{"plimsoll_trace":3,"agent":"0.1.0","epoch_ns":1767225600000000000}"#.to_owned(),
+            r#"{"plimsoll_trace":4,"agent":"0.1.0","epoch_ns":1767225600000000000}"#.to_owned(),
             sample(1_000_000_000, 838_860_800, 1 << 20, ""),
             sample(1_000_000_000_000, 73_400_320, 720_371_712, &format!(r#","terminating":"killed"{gives_back}"#)),
         ];
@@ -564,7 +564,7 @@ fn summaries_may_follow_one_another() {
 
 #[test]
 fn what_cannot_be_read_is_an_error_with_its_place() {
-    let header = "{\"plimsoll_trace\":3,\"agent\":\"x\"}\n";
+    let header = "{\"plimsoll_trace\":4,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
     let table: [(Vec<u8>, &str); 13] = [
         (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
@@ -578,14 +578,14 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
         (b"{\"node\":{}}\n{\"node\":[],\n\"pods\":{}}".to_vec(), "3: pods: invalid type: map, expected a sequence"),
         (
             b"{\"plimsoll_trace\":1,\"agent\":\"x\"}\n".to_vec(),
-            "1: plimsoll_trace: expected 3; this program knows no other version of traces",
+            "1: plimsoll_trace: expected 3 to 4; this program knows no other version of traces",
         ),
         (
-            b"{\"plimsoll_trace\":3,\"agent\":\"x\"}".to_vec(),
+            b"{\"plimsoll_trace\":4,\"agent\":\"x\"}".to_vec(),
             "1: the first line has no end; expected a trace of plimsoll",
         ),
         (
-            b"{\"plimsoll_trace\":3,\"\":2}\n".to_vec(),
+            b"{\"plimsoll_trace\":4,\"\":2}\n".to_vec(),
             "1: \"\": unknown field ``, expected one of `plimsoll_trace`, `agent`, `epoch_ns`",
         ),
         (after("{\"sample\":{\"at_ns\":-1}}"), "2: sample.at_ns: invalid value: integer `-1`, expected u64"),

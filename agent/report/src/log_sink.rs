@@ -154,6 +154,8 @@ fn disk(record: &DiskRecord<'_>, names: &Names) {
             }
         }
         DiskRecord::Removed { result, took, is_repeated } => removed(&result, took, is_repeated),
+        // A trace's alone.
+        DiskRecord::Judged { .. } => {}
     }
 }
 

@@ -121,6 +121,7 @@ impl MetricsSink {
         match *record {
             // An order that is sent counts by its result.
             DiskRecord::Threshold { .. }
+            | DiskRecord::Judged { .. }
             | DiskRecord::Order { number: Some(_), .. }
             | DiskRecord::Victim { shadow: true, .. } => {}
             DiskRecord::Victim { cause, .. } => {

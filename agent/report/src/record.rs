@@ -16,7 +16,7 @@ mod startup;
 mod threshold;
 
 pub use container::{ContainerRecord, REPORTED_CONTAINERS};
-pub use disk::{DISKS, DiskCause, DiskRecord};
+pub use disk::{DISKS, DiskCause, DiskRecord, Judged};
 pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
@@ -115,11 +115,11 @@ impl<'a> Record<'a> {
 mod tests {
     use super::*;
     use core::time::Duration;
-    use plimsoll_inventory::{ContainerFigures, Stall};
-    use plimsoll_policy::kubelet::{Amount, Conditions, Limit, QosClass, Signal};
+    use plimsoll_inventory::{ContainerFigures, DiskReading, DiskRole, Room, Stall};
+    use plimsoll_policy::kubelet::{Amount, Conditions, DiskLayout, Limit, QosClass, Signal, StatsTime};
     use plimsoll_policy::{
-        Attribution, Case, Deficit, Growth, Key, MemoryReading, Outcome, Owner, OwnerUid, Protected, Ranked, Scope,
-        SliceId, Terminating, ThresholdStatus, Uid, Verdict, Why,
+        Attribution, Case, Deficit, Growth, Key, MemoryReading, NoVictim, Outcome, Owner, OwnerUid, Protected, Ranked,
+        ReclaimOrder, Reclaimed, Scope, SliceId, Stage, Terminating, ThresholdStatus, Uid, Verdict, Why,
     };
     use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -143,6 +143,24 @@ mod tests {
         zswap: Some(Bytes(u64::MAX)),
         tasks: Some(u64::MAX),
         task_limit: Some(u64::MAX),
+    };
+
+    const READING: DiskReading = DiskReading {
+        role: DiskRole::Container,
+        bytes: Some(Room { left: u64::MAX, all: u64::MAX }),
+        inodes: Some(Room { left: u64::MAX, all: u64::MAX }),
+        at: MonotonicNs(u64::MAX),
+        layout: Some(DiskLayout::SplitImageFs),
+    };
+
+    const JUDGED: Judged = Judged {
+        figures: [Some(READING); 3],
+        layout: Some(DiskLayout::SplitImageFs),
+        unused: u16::MAX,
+        reclaimed: Some(Reclaimed { order: u64::MAX, at: StatsTime(i64::MIN) }),
+        outcome: Outcome::NoVictim(NoVictim::NothingToFree),
+        has_pressure: true,
+        reclaim: Some(ReclaimOrder { order: u64::MAX, stage: Stage::Containers, why: Why::Threshold(u32::MAX) }),
     };
 
     #[test]
@@ -239,6 +257,7 @@ mod tests {
             observed.into(),
             PlanRecord::Threshold { status, acting: true }.into(),
             DiskRecord::Threshold { signal: Signal::PidAvailable, grace: Duration::MAX, status }.into(),
+            DiskRecord::Judged { judged: JUDGED, at }.into(),
             PlanRecord::Ranked { ranked, path: &path }.into(),
             kill.into(),
         ] {

@@ -131,6 +131,9 @@ impl Reporter {
         if let Record::Disk(DiskRecord::Victim { plan, cause, .. }) = record {
             self.kernel_log.plan(*plan, Figures::of(*cause).as_ref());
         }
+        if let Record::Disk(DiskRecord::Judged { judged, at }) = record {
+            self.trace.disks(judged, *at);
+        }
         log_sink::record(record, &self.names);
     }
 

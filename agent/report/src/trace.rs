@@ -7,8 +7,14 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The version of the format.
-pub const VERSION: u32 = 3;
+mod disks;
+
+pub use disks::{DiskLeft, DiskSample, EndedReclaim};
+
+/// The version of the format that is written.
+pub const VERSION: u32 = 4;
+/// The oldest one that is read: the third is the fourth without disks.
+pub const OLDEST_VERSION: u32 = 3;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +50,8 @@ pub enum Entry {
     Sample(Sample),
     /// A plan that the agent reported.
     Reported(Reported),
+    /// What thresholds on disks were held against.
+    Disks(DiskSample),
 }
 
 impl Entry {
@@ -52,7 +60,13 @@ impl Entry {
         match self {
             Self::Sample(sample) => sample.at_ns,
             Self::Reported(reported) => reported.at_ns,
+            Self::Disks(sample) => sample.at_ns,
         }
+    }
+
+    /// Whether it is of disks, which have turns of their own: its time is one of its own kind alone.
+    pub const fn is_of_disks(&self) -> bool {
+        matches!(self, Self::Disks(_))
     }
 }
 

@@ -25,7 +25,7 @@ struct Ring {
     header: String,
     file: File,
     written: u64,
-    last: MonotonicNs,
+    last: [MonotonicNs; 2],
 }
 
 fn path(folder: &Path, age: u32) -> PathBuf {
@@ -39,17 +39,19 @@ impl Ring {
         let header = serde_json::to_string(header)? + "\n";
         let most = size.0 / u64::from(FILES);
         let (file, written) = begin(folder, most, &header)?;
-        Ok(Self { folder: folder.to_owned(), most, header, file, written, last: MonotonicNs(0) })
+        Ok(Self { folder: folder.to_owned(), most, header, file, written, last: [MonotonicNs(0); 2] })
     }
 
     fn write(&mut self, mut entry: Entry) -> io::Result<()> {
-        // Plans about slices come after the machine's: times go up all the same.
+        // Plans about slices come after the machine's: times go up all the same, those of disks by themselves.
+        let last = &mut self.last[usize::from(entry.is_of_disks())];
         let at = match &mut entry {
             Entry::Sample(sample) => &mut sample.at_ns,
             Entry::Reported(reported) => &mut reported.at_ns,
+            Entry::Disks(sample) => &mut sample.at_ns,
         };
-        *at = self.last.max(*at);
-        self.last = *at;
+        *at = (*last).max(*at);
+        *last = *at;
         let line = serde_json::to_string(&entry)? + "\n";
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         if self.header.len() as u64 + length > self.most {

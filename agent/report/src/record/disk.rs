@@ -1,9 +1,9 @@
 //! Disks: their thresholds, the condition that follows, what is removed for them, and pods that are evicted.
 
 use core::time::Duration;
-use plimsoll_inventory::{Limited, RemovalResult};
-use plimsoll_policy::ThresholdStatus;
-use plimsoll_policy::kubelet::{Amount, Reclaim, Signal};
+use plimsoll_inventory::{DiskReading, DiskRole, Limited, RemovalResult};
+use plimsoll_policy::kubelet::{Amount, DiskLayout, Reclaim, Signal};
+use plimsoll_policy::{Outcome, ReclaimOrder, Reclaimed, ThresholdStatus};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,13 @@ pub enum DiskRecord<'a> {
         /// As the one before, it removed nothing.
         is_repeated: bool,
     },
+    /// What the thresholds were held against, and what followed; only where a trace is written.
+    Judged {
+        /// All of it.
+        judged: Judged,
+        /// When.
+        at: MonotonicNs,
+    },
     /// A pod is evicted for a disk, or for a limit of its own.
     Victim {
         /// The number that its kill is reported with.
@@ -69,6 +76,25 @@ pub enum DiskRecord<'a> {
         /// When that was decided.
         at: MonotonicNs,
     },
+}
+
+/// What the thresholds on disks were held against, and what followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judged {
+    /// What was left of each disk, by its role; absent where there was no figure, or one that is too old.
+    pub figures: [Option<DiskReading>; DiskRole::ALL.len()],
+    /// Which disks there are, as it was said last.
+    pub layout: Option<DiskLayout>,
+    /// How many images may be removed, as far as the policy was given them (`Image::MOST_UNUSED`).
+    pub unused: u16,
+    /// The last reclaim that had ended.
+    pub reclaimed: Option<Reclaimed>,
+    /// The plan in one word.
+    pub outcome: Outcome,
+    /// Whether the condition `DiskPressure` is true.
+    pub has_pressure: bool,
+    /// What the plan asks for.
+    pub reclaim: Option<ReclaimOrder>,
 }
 
 /// Why a pod is evicted.

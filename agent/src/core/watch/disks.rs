@@ -10,18 +10,17 @@ mod removal;
 use core::time::Duration;
 
 use plimsoll_inventory::{DiskReading, DiskRole, RemovalResult};
-use plimsoll_policy::kubelet::{Condition, DiskLayout, FsStats, NodeStats, Readings, Reclaim};
+use plimsoll_policy::kubelet::{Condition, DiskLayout, FsStats, NodeStats, Readings};
 use plimsoll_policy::{
-    Config as Policy, EvictionPolicy, Keep, Kept, Observation, Outcome, Plan, ReclaimOrder, Scope, Stage, State, Why,
-    decide,
+    Config as Policy, Keep, Kept, Observation, Outcome, Plan, Removal as Wanted, State, Why, decide,
 };
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::MonotonicNs;
 
 use super::super::inventory::InventoryHandle;
 use super::Watch;
 use super::reporting::Reporting;
-use crate::record::DiskRecord;
-use removal::{Removal, Wanted};
+use crate::record::{DiskRecord, Judged};
+use removal::Removal;
 
 /// Older figures are absent: three times the slowest pace at which they are read (`Pace` in agent/storage).
 const MAX_AGE: Duration = Duration::from_secs(30);
@@ -51,6 +50,8 @@ pub(in crate::core) struct Disks {
     due: Option<MonotonicNs>,
     /// What was reported last, and when.
     reported: Option<(Reported, MonotonicNs)>,
+    /// What was traced last.
+    traced: Option<Judged>,
 }
 
 /// What is reported.
@@ -100,6 +101,7 @@ impl Disks {
             layout: None,
             due: None,
             reported: None,
+            traced: None,
         }
     }
 
@@ -136,7 +138,7 @@ impl Disks {
 
     /// Whether figures are still to come that the core before this one had.
     fn awaits(&mut self, now: MonotonicNs) -> bool {
-        let fresh = DiskRole::ALL.map(|role| self.fresh(role, now).is_some());
+        let fresh = DiskRole::ALL.map(|role| self.fresh_reading(role, now).is_some());
         let is_due = |(awaited, until): &mut ([bool; DiskRole::ALL.len()], MonotonicNs)| {
             now > *until || awaited.iter().zip(fresh).all(|(is_awaited, is_fresh)| !is_awaited || is_fresh)
         };
@@ -178,13 +180,12 @@ impl Disks {
 
     /// What is known of each, as far as it is not too old.
     pub(super) fn stats(&self, now: MonotonicNs) -> [Option<FsStats>; DiskRole::ALL.len()] {
-        DiskRole::ALL.map(|role| self.fresh(role, now))
+        DiskRole::ALL.map(|role| self.fresh_reading(role, now).map(|reading| reading.stats()))
     }
 
     /// A figure that is not too old.
-    fn fresh(&self, role: DiskRole, now: MonotonicNs) -> Option<FsStats> {
-        let reading = self.readings[role as usize].filter(|reading| now.since(reading.at) <= MAX_AGE)?;
-        Some(reading.stats())
+    fn fresh_reading(&self, role: DiskRole, now: MonotonicNs) -> Option<DiskReading> {
+        self.readings[role as usize].filter(|reading| now.since(reading.at) <= MAX_AGE)
     }
 
     /// Takes in what came of an order.
@@ -212,22 +213,34 @@ impl Disks {
             self.report(Reported { has_pressure: self.has_pressure(), ..nothing }, now, reporting);
             return true;
         }
-        let fresh = DiskRole::ALL.map(|role| self.fresh(role, now));
+        let figures = DiskRole::ALL.map(|role| self.fresh_reading(role, now));
+        let fresh = figures.map(|reading| reading.map(|reading| reading.stats()));
         let [node_fs, image_fs, container_fs] = fresh;
         let readings = Readings::of(&NodeStats { node_fs, image_fs, container_fs, ..NodeStats::default() });
+        let (unused, reclaimed) = (self.removal.unused(now), self.removal.ended());
         let observation = Observation {
             taken: now,
             // A policy asks for the layout once, and it may change: it plans for the one that allows most, and what the
             // newest does not allow is left out of the order.
             layout: Some(DiskLayout::Single),
             readings: Some(readings),
-            images: self.removal.unused(now),
-            reclaimed: self.removal.ended(),
+            images: unused,
+            reclaimed,
             ..Observation::default()
         };
         decide(&self.policy, &mut self.state, &observation, now, &mut self.plan);
+        let judged = Judged {
+            figures,
+            layout: self.layout,
+            unused: u16::try_from(unused.len()).unwrap_or(u16::MAX),
+            reclaimed,
+            outcome: self.plan.outcome,
+            has_pressure: self.has_pressure(),
+            reclaim: self.plan.reclaim(),
+        };
+        self.trace(&judged, reporting);
         if let Some(reclaim) = self.plan.reclaim() {
-            let wanted = self.wanted(reclaim);
+            let wanted = Wanted::of(&self.policy, &self.plan, reclaim, self.layout);
             if let Some((record, order)) = self.removal.ask(reclaim.order, wanted, now) {
                 if let Some(order) = order {
                     orders.order_removal(&order);
@@ -244,26 +257,14 @@ impl Disks {
         true
     }
 
-    /// What is asked for, as far as the disks allow it.
-    fn wanted(&self, ReclaimOrder { stage, why, order: _ }: ReclaimOrder) -> Option<Wanted> {
-        let signal = self.policy.signal_of(Scope::Node, why)?;
-        let policy = self.policy.eviction_policy;
-        let allowed = self.layout.map_or(Reclaim::default(), |layout| policy.reclaims(signal, layout));
-        let (containers, images) = match stage {
-            Stage::Memory(_) => (false, false),
-            Stage::Containers => (true, false),
-            Stage::Images => (false, true),
-            Stage::ContainersAndImages => (true, true),
-        };
-        let what = Reclaim { containers: containers && allowed.containers, images: images && allowed.images };
-        let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
-        let bytes = match policy {
-            EvictionPolicy::Kubelet => None,
-            // The inodes of an image are not known: after each of them the disk is read.
-            _ if !signal.is_bytes() => Some(Bytes(1)),
-            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => Some(status.missing().to_bytes()),
-        };
-        Some(Wanted { signal, what, bytes: bytes.filter(|_| what.images) })
+    /// Has what was judged, and what followed, in the trace. Left out is what is as it was at the last time, while no
+    /// threshold is crossed and no condition holds: else periods count from this turn.
+    fn trace(&mut self, judged: &Judged, reporting: &mut Reporting) {
+        let is_calm = !judged.has_pressure && self.plan.thresholds.iter().all(|status| status.since.is_none());
+        if reporting.is_traced() && (self.traced.as_ref() != Some(judged) || !is_calm) {
+            self.traced = Some(*judged);
+            reporting.send(DiskRecord::Judged { judged: *judged, at: self.plan.made });
+        }
     }
 
     /// Reports what has changed, or was not reported for long: the thresholds first, then the condition.

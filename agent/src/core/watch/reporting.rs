@@ -304,7 +304,7 @@ mod tests {
                 .iter()
                 .filter_map(|entry| match entry {
                     plimsoll_replay::trace::Entry::Reported(reported) => Some(reported.plan.clone()),
-                    plimsoll_replay::trace::Entry::Sample(_) => None,
+                    _ => None,
                 })
                 .collect();
             assert!(

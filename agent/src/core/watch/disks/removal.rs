@@ -6,8 +6,8 @@
 use core::time::Duration;
 
 use plimsoll_inventory::{RemovalError, RemovalOrder, RemovalResult};
-use plimsoll_policy::kubelet::{Reclaim, Signal};
-use plimsoll_policy::{Image, Reclaimed};
+use plimsoll_policy::kubelet::Reclaim;
+use plimsoll_policy::{Image, Reclaimed, Removal as Wanted};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::super::sampling::stats_time;
@@ -24,26 +24,7 @@ const PAUSE_MOST: Duration = Duration::from_mins(5);
 
 /// What a policy is given for images: of how many are unused it knows no more than the number. Where that is not known, or
 /// too large, all of these.
-const UNUSED: [Image; 256] = [Image {
-    is_unused: true,
-    last_used: MonotonicNs(0),
-    usage: plimsoll_policy::kubelet::Usage { bytes: None, inodes: None },
-}; 256];
-
-/// What a policy asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) signal: Signal,
-    pub(super) what: Reclaim,
-    /// Absent for all that are unused.
-    pub(super) bytes: Option<Bytes>,
-}
-
-impl Wanted {
-    const fn is_any(&self) -> bool {
-        !self.what.is_nothing()
-    }
-}
+const UNUSED: [Image; Image::MOST_UNUSED] = [Image::UNUSED; Image::MOST_UNUSED];
 
 /// An order that was given.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +134,8 @@ impl Removal {
             under_way.reclaim = reclaim;
             return None;
         }
-        let Some(Wanted { signal, what, bytes }) = wanted.map(|wanted| self.due(wanted, now)).filter(Wanted::is_any)
+        let Some(Wanted { signal, what, bytes }) =
+            wanted.map(|wanted| self.due(wanted, now)).filter(|wanted| !wanted.what.is_nothing())
         else {
             self.end(reclaim, now);
             return None;

@@ -4,11 +4,15 @@ use super::super::Disks;
 use super::*;
 use crate::core::inventory::News;
 use crate::record::Record;
+use plimsoll_config::Configuration;
 use plimsoll_inventory::{DiskReading, DiskRole, Room};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::EvictionPolicy;
-use plimsoll_policy::kubelet::Condition;
 use plimsoll_policy::kubelet::DiskLayout::{self, DedicatedImageFs, Single, SplitImageFs};
+use plimsoll_policy::kubelet::{Condition, Signal};
+use plimsoll_replay::trace::Entry;
+use plimsoll_report::{Metrics, Reporter};
+use std::collections::BTreeSet;
 
 const SECOND: Duration = Duration::from_secs(1);
 const CONTAINERS: Reclaim = Reclaim { containers: true, images: false };
@@ -23,6 +27,9 @@ struct Node {
     layout: Option<DiskLayout>,
     acts: bool,
     left: u64,
+    configuration: Configuration,
+    /// All that was reported.
+    frames: Vec<Vec<u8>>,
 }
 
 impl Node {
@@ -33,7 +40,8 @@ impl Node {
     fn with(text: &str) -> Self {
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
         let disks = Disks::new(configuration.disk_policy());
-        Self { disks, scene: Scene::new(1), now: monotonic(), layout: Some(DiskLayout::Single), acts: true, left: 50 }
+        let (scene, now, layout) = (Scene::new(1), monotonic(), Some(DiskLayout::Single));
+        Self { disks, scene, now, layout, acts: true, left: 50, configuration, frames: Vec::new() }
     }
 
     /// Another second, with or without a new figure. Gives the order that was sent, and what was recorded.
@@ -60,8 +68,9 @@ impl Node {
 
     /// What is recorded of removals.
     fn records(&mut self) -> Vec<DiskRecord<'static>> {
-        let frames = self.scene.frames();
-        let records = frames.iter().filter_map(|frame| match Record::read(frame) {
+        let begun = self.frames.len();
+        self.frames.extend(self.scene.frames());
+        let records = self.frames[begun..].iter().filter_map(|frame| match Record::read(frame) {
             // Anew, because the record borrows from its frame.
             Some(Record::Disk(DiskRecord::Order { number, signal, what, bytes, is_repeated, at })) => {
                 Some(DiskRecord::Order { number, signal, what, bytes, is_repeated, at })
@@ -303,4 +312,88 @@ fn a_result_is_taken_in_and_wakes_no_decision_on_memory() {
     core::mem::swap(&mut node.disks, &mut node.scene.watch.disks);
     node.scene.receive(News::Removed(RemovalResult { number: order.number, ..RemovalResult::default() }));
     assert_eq!((node.records().len(), node.scene.watch.engine.number), (1, number));
+}
+
+/// A node that becomes short of disk, has things removed, recovers, and is short again without newer figures.
+fn traced(policy: EvictionPolicy) -> Node {
+    let mut node = Node::with(&format!(
+        "evictionPolicy: {policy}\nevictionHard: {{imagefs.available: \"150\", nodefs.available: \"100\"}}\n\
+         evictionSoft: {{imagefs.available: \"300\"}}\nevictionSoftGracePeriod: {{imagefs.available: 3s}}\n\
+         evictionPressureTransitionPeriod: 5s\n"
+    ));
+    node.scene.watch.reporting.set_traced(true);
+    for (left, layout, seconds) in [
+        (900, Single, 2),
+        (250, Single, 6),
+        (120, Single, 9),
+        (500, Single, 9),
+        (90, SplitImageFs, 6),
+        (90, DedicatedImageFs, 6),
+    ] {
+        (node.left, node.layout) = (left, Some(layout));
+        for _ in 0..seconds {
+            if let Some(order) = node.turn(true).0 {
+                node.images(order, 1, 3);
+            }
+        }
+    }
+    for _ in 0..40 {
+        node.turn(false);
+    }
+    node
+}
+
+#[test]
+fn what_is_traced_of_disks_gives_the_same_orders_and_conditions_when_it_is_replayed() {
+    for policy in EvictionPolicy::ALL {
+        let node = traced(policy);
+        let (entries, traced) = std::sync::mpsc::channel();
+        let mut sinks = Reporter::new(node.configuration.clone(), Metrics::new(true), None, None);
+        sinks.trace(move |entry| entries.send(entry).is_ok());
+        let mut orders = Vec::new();
+        for frame in &node.frames {
+            let record = Record::read(frame).expect("a record");
+            if let Record::Disk(DiskRecord::Order { signal, what, bytes, at, .. }) = record {
+                orders.push((at, signal, what, bytes));
+            }
+            sinks.report(&record);
+        }
+        drop(sinks);
+        let (version, agent) = (plimsoll_replay::trace::VERSION, "x".to_owned());
+        let header = plimsoll_replay::trace::Header { version, agent, epoch_ns: None };
+        let entries: Vec<_> = traced.iter().collect();
+        let lines = [serde_json::to_string(&header)].into_iter().chain(entries.iter().map(serde_json::to_string));
+        let text: String = lines.map(|line| line.expect("JSON") + "\n").collect();
+        let recording = plimsoll_replay::read(text.as_bytes()).expect("a trace");
+        let settings =
+            plimsoll_replay::Settings { configuration: &node.configuration, eviction_policy: None, layout: None };
+        let mut turns = Vec::new();
+        plimsoll_replay::run(&recording, None, &settings, &mut |turn| {
+            let has_pressure = turn.plan.conditions.has(Condition::DiskPressure);
+            let reclaim = turn.plan.reclaim().map(|reclaim| reclaim.order);
+            turns.push((turn.at, turn.plan.outcome, has_pressure, reclaim, turn.removal()));
+        });
+        let recorded = entries.iter().filter_map(|entry| match entry {
+            Entry::Disks(sample) => Some((sample.at_ns, sample.outcome, sample.disk_pressure, sample.reclaim)),
+            Entry::Sample(_) | Entry::Reported(_) => None,
+        });
+        let replayed =
+            turns.iter().map(|(at, outcome, has_pressure, reclaim, _)| (*at, *outcome, *has_pressure, *reclaim));
+        let recorded: Vec<_> = recorded.collect();
+        assert_eq!(replayed.collect::<Vec<_>>(), recorded, "{policy}");
+        let changes = recorded.windows(2).filter(|pair| pair[0].2 != pair[1].2).count();
+        assert!(changes >= 3, "{policy}: the condition came, went and came again: {recorded:?}");
+        let kinds: BTreeSet<_> = orders.iter().map(|(_, signal, ..)| signal.name()).collect();
+        assert!(kinds.len() > 1 || policy == EvictionPolicy::Kubelet, "{policy}: {orders:?}");
+        for (at, signal, what, bytes) in orders {
+            let removal = turns.iter().find(|turn| turn.0 == at).and_then(|turn| turn.4).expect("one of that turn");
+            // What of it was due then is not in a trace.
+            let is_part = (removal.what.containers || !what.containers) && (removal.what.images || !what.images);
+            let much = bytes.filter(|_| what.images);
+            assert!(
+                removal.signal == signal && is_part && (much.is_none() || removal.bytes == much),
+                "{policy}: {removal:?}"
+            );
+        }
+    }
 }
