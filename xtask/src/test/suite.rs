@@ -45,7 +45,7 @@ const LEFT_TO_LONG: [(&str, &str); 12] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 9] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 13] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
@@ -54,6 +54,10 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 9] = [
     ("node-runtime-is-never-evicted", "it waits for 20 s; unit tests have each step, and what is found is refused"),
     ("node-throttled-is-evicted", "it waits for 10 s; unit tests of the core have which pod is evicted, and when"),
     ("node-minimum-reclaim", "34 s; unit tests of agent/policy have minimum reclaim"),
+    ("node-inodes-of-nodefs", "pods-are-evicted-for-the-inodes-they-take has the same without a containerd"),
+    ("node-minimum-reclaim-of-nodefs", "it waits for 10 s between victims; unit tests of the core have each step"),
+    ("node-imagefs-of-its-own", "the runtime takes long to say what layers take; unit tests have ranks by layout"),
+    ("node-limits-of-local-storage", "it waits for the runtime; unit tests of agent/inventory have each limit"),
     ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),
     ("node-openshift3", "44 s; laws of agent/policy have the order, and pods-are-bounded-together has the file"),
     ("node-shadow-replays-alike", "29 s; what-is-traced-replays-alike has cgroups that are no pods"),

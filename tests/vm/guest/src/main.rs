@@ -39,6 +39,7 @@ mod node;
 mod node_disk_tests;
 mod node_runtime_tests;
 mod node_signal_tests;
+mod node_storage_tests;
 mod node_surroundings_tests;
 mod node_tests;
 mod observer;

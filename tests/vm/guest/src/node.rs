@@ -52,6 +52,19 @@ impl Node {
         Ok(pod)
     }
 
+    /// Has a pod listed with these limits of local storage, of its container and of its volume.
+    pub(crate) fn limit_storage(&mut self, pod: &Pod, container: Option<&str>, volume: Option<&str>) -> Result<()> {
+        let facts = self.facts.iter_mut().find(|facts| facts["metadata"]["uid"] == pod.uid);
+        let spec = &mut facts.context("the pod is listed")?["spec"];
+        if let Some(limit) = container {
+            spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] = json!(limit);
+        }
+        if let Some(limit) = volume {
+            spec["volumes"] = json!([{"name": "volume", "emptyDir": {"sizeLimit": limit}}]);
+        }
+        Ok(())
+    }
+
     /// Makes a static pod, and has its mirror listed: by its own UID, and with that of the pod (the hash of its file) as an
     /// annotation (pkg/kubelet/pod/mirror_client.go).
     pub(crate) fn static_pod(&mut self, name: &str, class: Class, priority: i32) -> Result<Pod> {

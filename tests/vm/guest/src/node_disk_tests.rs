@@ -27,11 +27,13 @@ const TRANSITION: Duration = Duration::from_secs(10);
 /// How long the agent may take to have all of it removed. It tries again after pauses of ten seconds and more.
 const REMOVED: Duration = Duration::from_mins(2);
 
-fn name(image: &str) -> String {
+/// The name of an image of these tests.
+pub(crate) fn name(image: &str) -> String {
     format!("plimsoll.test/{image}:1")
 }
 
-fn import(client: &Client, image: &str, files: u64) -> Result<()> {
+/// Gives containerd an image of so many files' size.
+pub(crate) fn import(client: &Client, image: &str, files: u64) -> Result<()> {
     // No two have a layer in common.
     let seed = image.bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
     let mut file = vec![seed; usize::try_from(files * FILE_BYTES)?];
@@ -39,8 +41,8 @@ fn import(client: &Client, image: &str, files: u64) -> Result<()> {
     containerd::import(client, &name(image), &file)
 }
 
-/// What is left on the disk, with everything written.
-fn available() -> Result<u64> {
+/// What is left on the disk of images, with everything written.
+pub(crate) fn available() -> Result<u64> {
     sync();
     let left = statvfs(IMAGES).with_context(|| format!("cannot read {IMAGES}"))?;
     Ok(left.f_bavail * left.f_frsize)
