@@ -487,6 +487,7 @@ impl Supervisor {
         if let Some((core, _)) = &facts {
             fcntl_setfd(core, FdFlags::empty())?;
             command.arg("--pods").arg(core.as_raw_fd().to_string());
+            command.args(self.runtime_sockets.has_runtime().then_some("--asks-runtime"));
         }
         let storage = self.scanner.as_ref().map(|_| handover::messages_pair()).transpose()?;
         if let Some((core, _)) = &storage {

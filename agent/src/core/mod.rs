@@ -48,7 +48,6 @@ use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
 use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
-use crate::services;
 use disk_reader::{DiskReader, DiskReaders};
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
@@ -104,6 +103,9 @@ pub(crate) struct Arguments {
     /// The socket by which the core is sent what is known of pods and disks.
     #[arg(long)]
     pods: Option<i32>,
+    /// There is a container runtime that `services` may ask: pods that have time to end are stopped by it.
+    #[arg(long, requires = "pods")]
+    asks_runtime: bool,
     /// The socket by which the scanner sends what pods take of disks.
     #[arg(long)]
     storage: Option<i32>,
@@ -205,7 +207,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         evictions: Evictions::new(inform, monotonic()),
         disks: Disks::new(configuration.disk_policy()),
         disk_victims: disk_victims(arguments, &configuration, most)?,
-        stopping: stopping(arguments, &configuration),
+        stopping: Stopping::new(arguments.asks_runtime),
     };
     let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
     filter(&mut troubles);
@@ -268,11 +270,6 @@ fn disk_victims(
         Ok(DiskVictims::new(configuration.disk_policy(), most, readers, roots))
     };
     arguments.storage.map(start).transpose()
-}
-
-/// What asks pods to end that have time for it: the runtime, where `services` may ask one.
-fn stopping(arguments: &Arguments, configuration: &Configuration) -> Stopping {
-    Stopping::new(arguments.pods.is_some() && services::asks_runtime(configuration))
 }
 
 /// What is done at most about containers that memory.high throttles.

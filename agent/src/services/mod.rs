@@ -169,11 +169,6 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Whether there is a container runtime that it may ask.
-pub(crate) fn asks_runtime(configuration: &Configuration) -> bool {
-    runtime_sockets(configuration).is_ok_and(|sockets| !sockets.is_empty())
-}
-
 /// What is read on this machine, as far as it is configured.
 struct Reads {
     file: Option<PodFile>,

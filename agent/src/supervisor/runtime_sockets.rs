@@ -35,6 +35,11 @@ impl RuntimeSockets {
         Self { sockets, api_server, due: Instant::now() }
     }
 
+    /// Whether there is a container runtime that may be asked.
+    pub(super) fn has_runtime(&self) -> bool {
+        !self.sockets.is_empty()
+    }
+
     /// How long no request is taken.
     pub(super) fn pause(&self) -> Duration {
         self.due.saturating_duration_since(Instant::now())
