@@ -23,9 +23,9 @@
 //! 3. When the kernel says that the cgroups are empty, the eviction is [`Progress::Verified`]; when the cluster has
 //!    acknowledged it, it is reported; when the pod is gone it is removed.
 //!
-//! After a restart the kernel is asked first: see [`Eviction::next`]. An eviction names its cgroups by id, and an id is
-//! never given again in a boot. So what the runtime starts for the same pod later is not killed for the same decision.
-//! After a reboot nothing of that lives: see [`Found::Rebooted`].
+//! After a restart the core goes on from its own files, asks the kernel how far each has come, and names it again. An eviction
+//! names its cgroups by id, and an id is never given again in a boot. So what the runtime starts for the same pod later is not
+//! killed for the same decision. After a reboot nothing of that lives: see [`Found::Rebooted`].
 //!
 //! # Failures
 //!
@@ -42,7 +42,7 @@ mod slots;
 
 pub use content::Refused;
 pub use disk::OpenError;
-pub use entry::{Condition, Engine, Eviction, Figures, Next, PodName, Progress, Reason};
+pub use entry::{Condition, Engine, Eviction, Figures, PodName, Progress, Reason};
 pub use look::{Look, look};
 pub use moment::Moment;
 pub use slots::{Problem, WriteError};

@@ -175,6 +175,49 @@ fn history_outlives_a_restart_and_a_reboot() {
     assert_eq!(by(&history, minutes(3)), "a b c");
 }
 
+#[test]
+fn what_is_restored_is_what_was_kept_and_garbage_is_left_out() {
+    let images: Vec<Image> = ["a", "b"].map(image).into();
+    let mut history = History::default();
+    history.note(&images, &using(&["b"]), minutes(100));
+    let mut restored = History::default();
+    for (id, text) in history.texts() {
+        restored.restore(id, &text);
+    }
+    assert_eq!(restored, history);
+    assert!(restored.has("a") && !restored.has("c") && !restored.has(""));
+    let (long, seen) = ("x".repeat(1000), "{\"first\":1,\"last_used\":null}");
+    for (id, text) in
+        [("c", ""), ("c", "{\"last_used\":1}"), ("c", "{\"first\":-1}"), ("", seen), (long.as_str(), seen)]
+    {
+        restored.restore(id, text);
+        assert_eq!(restored, history, "{text:?}");
+    }
+    for number in 0..2 * History::MOST {
+        restored.restore(&format!("{number:05}"), seen);
+    }
+    assert_eq!(restored.texts().count(), History::MOST);
+}
+
+#[test]
+fn of_an_image_that_was_seen_before_and_since_the_earlier_first_time_and_the_later_use_count() {
+    let images: Vec<Image> = ["used-before", "used-since", "used-in-both", "new"].map(image).into();
+    let (mut before, mut since) = (History::default(), History::default());
+    before.note(&images[..3], &using(&["used-before", "used-in-both"]), minutes(10));
+    let gone = image("gone");
+    before.note(&[&images[..3], &[gone]].concat(), &using(&[]), minutes(20));
+    since.note(&images, &using(&["used-since", "used-in-both"]), minutes(30));
+    since.merge(before);
+    // What is not there any more goes with the next list.
+    assert!(since.has("gone"));
+    since.note(&images, &using(&[]), minutes(31));
+    assert!(!since.has("gone"));
+    let assessed = assess(&images, &using(&[]), &since, &NOTHING, minutes(31));
+    let of = |index: usize| (assessed[index].kept, assessed[index].last_used);
+    let expected = [(None, 10), (None, 30), (None, 30), (Some(Kept::New), 30)];
+    assert_eq!([0, 1, 2, 3].map(of), expected.map(|(kept, used)| (kept, Some(minutes(used)))));
+}
+
 proptest! {
     /// Whatever is listed, remembered and used, nothing is removed that has a reason to stay, and nothing twice.
     #[test]

@@ -3,7 +3,6 @@
 //! be one that an older version can do without, or raises the oldest reader of the file.
 
 use super::moment::Moment;
-use core::time::Duration;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
 use plimsoll_units::CgroupId;
@@ -216,34 +215,7 @@ impl From<Reason> for String {
     }
 }
 
-/// What finishes an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Kill what is left in its cgroups, and in no others. Processes that are dying already do not change by it.
-    Kill,
-    /// Wait for its processes to end, and ask again.
-    Await,
-    /// Report it to the cluster.
-    Report,
-    /// Nothing, until the pod is gone.
-    Nothing,
-}
-
 impl Eviction {
-    /// What is to be done next, where the kernel says whether a process is in one of its cgroups. A cgroup that is gone
-    /// has none; absent is not known. Never a new decision: an eviction whose processes have ended is over on the node,
-    /// however far it was written.
-    pub fn next(&self, is_populated: Option<bool>, now: Moment) -> Next {
-        let is_in_grace = || self.decided.age(now) < Duration::from_secs(self.grace_seconds.into());
-        match (self.progress, is_populated) {
-            (Progress::Decided | Progress::Killed, Some(true)) if self.is_given_up => Next::Nothing,
-            (Progress::Decided, Some(true)) if !is_in_grace() => Next::Kill,
-            (Progress::Decided | Progress::Killed, Some(true) | None) => Next::Await,
-            (Progress::Verified, _) | (_, Some(false)) if self.is_reported => Next::Nothing,
-            (Progress::Verified, _) | (_, Some(false)) => Next::Report,
-        }
-    }
-
     fn after_reboot(self) -> Option<Self> {
         if (self.progress == Progress::Decided || self.is_given_up) && !self.is_reported {
             return None;
@@ -287,39 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_given_up_is_neither_killed_nor_reported_until_its_processes_end_and_not_after_a_reboot() {
+    fn one_that_was_given_up_is_over_with_a_reboot() {
         for progress in [Progress::Decided, Progress::Killed] {
             let eviction = Eviction { is_given_up: true, ..eviction(progress, false) };
-            let now = Moment { wall_ms: 0, boot_ms: Some(999_999) };
-            let next = [Some(true), Some(false)].map(|is_populated| eviction.next(is_populated, now));
-            assert_eq!(next, [Next::Nothing, Next::Report], "{progress:?}");
             assert_eq!(eviction.after_reboot(), None, "{progress:?}");
-        }
-    }
-
-    #[test]
-    fn a_decision_is_finished_and_not_taken_again() {
-        use Next::{Await, Kill, Nothing, Report};
-        use Progress::{Decided, Killed, Verified};
-        let at = |boot_ms| Moment { wall_ms: 0, boot_ms: Some(boot_ms) };
-        let (in_grace, later) = (at(79_999), at(80_000));
-        for (progress, is_populated, now, unreported, reported) in [
-            (Decided, Some(true), in_grace, Await, Await),
-            (Decided, Some(true), later, Kill, Kill),
-            (Decided, Some(false), in_grace, Report, Nothing),
-            (Decided, None, later, Await, Await),
-            (Killed, Some(true), later, Await, Await),
-            (Killed, Some(false), later, Report, Nothing),
-            (Killed, None, later, Await, Await),
-            // A process in a cgroup that was empty came after the decision.
-            (Verified, Some(true), later, Report, Nothing),
-            (Verified, Some(false), later, Report, Nothing),
-            (Verified, None, later, Report, Nothing),
-        ] {
-            for (is_reported, next) in [(false, unreported), (true, reported)] {
-                let eviction = eviction(progress, is_reported);
-                assert_eq!(eviction.next(is_populated, now), next, "{progress:?}, {is_populated:?}, {is_reported}");
-            }
         }
     }
 

@@ -4,7 +4,9 @@ use crate::core::inventory::News;
 use crate::core::watch::Disks;
 use crate::core::watch::stopping::Stopping;
 use crate::record::Record;
-use plimsoll_inventory::{DiskReading, DiskRole, Facts, Pod, Room, StopOrder, Update};
+use plimsoll_inventory::{
+    ConditionState, CoreMessage, DiskReading, DiskRole, Facts, Pod, ReceiptOf, Room, StopOrder, Update,
+};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{QosClass, Signal};
