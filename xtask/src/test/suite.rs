@@ -30,7 +30,7 @@ const EVERYWHERE: [&str; 10] = [
     "core-or-reporter-dies",
 ];
 /// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
-const LEFT_TO_LONG: [(&str, &str); 12] = [
+const LEFT_TO_LONG: [(&str, &str); 13] = [
     ("costs-little-at-rest", "170 s; it measures what watching many workloads costs"),
     ("watches-no-more-workloads-than-rows", "300 s; unit tests of agent/inventory have more workloads than rows"),
     ("evictions-outlive-random-moments", "50 starts; evictions-outlive-all-processes has the steps that differ"),
@@ -42,6 +42,10 @@ const LEFT_TO_LONG: [(&str, &str); 12] = [
     ("hostile-owner-of-a-subtree-at-length", "45 s; hostile-owner-of-a-subtree has the attempts that once succeeded"),
     ("hostile-container-at-length", "20 s; hostile-container has one attempt, and all that reach for the agent"),
     ("three-hundred-cycles", "120 s; it compares what the agent holds, which no other test changes"),
+    (
+        "journal-without-its-disk",
+        "it waits for pauses of a minute; unit tests of agent/state have each failure of a disk",
+    ),
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.

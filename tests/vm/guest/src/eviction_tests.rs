@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 /// Where services keeps them.
-const JOURNAL: &str = "/var/lib/plimsoll/journal";
+pub(crate) const JOURNAL: &str = "/var/lib/plimsoll/journal";
 /// A copy of it, since one process at a time has it open.
 const COPY: &str = "/run/journal";
 
@@ -151,7 +151,7 @@ fn spared(scene: &mut Scene, pod: &Pod) -> Result<()> {
 }
 
 /// The evictions of this pod that the journal has.
-fn kept(uid: &str) -> Result<Vec<Eviction>> {
+pub(crate) fn kept(uid: &str) -> Result<Vec<Eviction>> {
     if fs::exists(COPY)? {
         fs::remove_dir_all(COPY)?;
     }

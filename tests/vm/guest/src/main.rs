@@ -29,6 +29,7 @@ mod hostile_facts_tests;
 mod hostile_inside_tests;
 mod hostile_owner_tests;
 mod hostile_tests;
+mod journal_tests;
 mod kill_switch_tests;
 mod kubelet;
 mod machine;

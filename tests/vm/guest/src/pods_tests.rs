@@ -3,12 +3,12 @@
 
 use crate::agent::{Settings, tail};
 use crate::cgroup::Cgroup;
+use crate::eviction_tests::JOURNAL;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{named, wait_for};
 use crate::scenarios_of_death::{KILL_POINT, TRIES, grown};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
@@ -81,14 +81,14 @@ pub(crate) fn write_facts(path: &str, text: &str) -> Result<()> {
     Ok(fs::rename(&next, path)?)
 }
 
-fn memory_is_back(scene: &Scene) -> Result<()> {
+pub(crate) fn memory_is_back(scene: &Scene) -> Result<()> {
     wait_for("memory is back", PATIENCE, || {
         Ok(crate::machine::meminfo("MemAvailable")? > scene.settings.threshold_bytes + ROOM / 4 * MIB)
     })
 }
 
 /// That something does not work is in the metrics and in the answer to whether the agent is ready, which it is.
-fn expect_degraded(scene: &Scene, what: &str) -> Result<()> {
+pub(crate) fn expect_degraded(scene: &Scene, what: &str) -> Result<()> {
     let metric = format!("plimsoll_trouble{{what=\"{what}\"}} 1");
     wait_for(&metric, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|line| line == metric)))?;
     let (status, said) = scene.agent.get("/readyz")?;
@@ -215,11 +215,8 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     scene.end()
 }
 
-/// Where what is known of pods is kept.
-const JOURNAL: &str = "/var/lib/plimsoll/journal";
-
 /// What was known of pods decides after a restart without its source: the pod that grew over its request is evicted, and the
-/// one that was said to be critical is not. On a disk that has no room for it, which is reported, the agent does the rest.
+/// one that was said to be critical is not.
 pub(crate) fn known_without_their_source() -> Result<()> {
     let over = Pod::create("burstable", 2, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     let critical = Pod::create("burstable", 4, 2_000_001_000, &json!({"requests": {"memory": "16Mi"}}))?;
@@ -253,25 +250,7 @@ pub(crate) fn known_without_their_source() -> Result<()> {
     held.kill()?;
     held.wait()?;
     memory_is_back(&scene)?;
-    scene.end()?;
-    full_disk(with_facts)
-}
-
-/// A directory that cannot be written to costs the journal alone.
-fn full_disk(change: impl FnOnce(&mut Settings)) -> Result<()> {
-    let over = Pod::create("burstable", 6, 0, &json!({}))?;
-    fs::remove_dir_all(JOURNAL)?;
-    fs::create_dir(JOURNAL)?;
-    mount("none", JOURNAL, "tmpfs", MountFlags::empty(), c"size=4k,nr_inodes=1,mode=0700")?;
-    write_facts(FACTS, &json!({"items": [over.facts]}).to_string())?;
-    let mut scene = Scene::set_with(ROOM, change)?;
-    expect_degraded(&scene, "journal")?;
-    let mut hog = Hog::start("anon", over.container.path(), HOG, &["--hold", "60"])?;
-    scene.expect_killed(&mut hog, &over.cgroup)?;
-    memory_is_back(&scene)?;
-    scene.end()?;
-    unmount(JOURNAL, UnmountFlags::empty())?;
-    Ok(fs::remove_file(FACTS)?)
+    scene.end()
 }
 
 /// What all pods may take together, in MiB, and how much of it is to be left.

@@ -7,7 +7,7 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
-    hostile_owner_tests, hostile_tests, kill_switch_tests, machine, node_disk_tests, node_runtime_tests,
+    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_runtime_tests,
     node_signal_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
@@ -173,6 +173,7 @@ const TESTS: &[Test] = &[
     race("throttled-container-is-named", throttled_tests::named_with_its_stall, 300, &[]),
     race("swap-is-observed", swap_tests::is_observed, 240, &[ZRAM]),
     test("protection-outlives-the-core", pods_tests::protection_outlives_the_core, 300, &[]),
+    test("journal-without-its-disk", journal_tests::without_its_disk, 500, &[]),
     test("evictions-outlive-all-processes", eviction_tests::outlive_all_processes, 300, &[]),
     test("pods-of-crio-end-by-their-containers", pods_tests::end_by_their_containers, 300, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
