@@ -5,12 +5,15 @@
 //! that pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is
 //! taken away for a time and comes back; what is written in between is lost. So: one patch; when all containers have ended,
 //! a look at the reason and, only where it is missing, the patch once more; and where the pod runs on a minute later, or
-//! the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then.
+//! the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then,
+//! and nothing is judged by what the watch said before it has come to the patch.
 
-use crate::{DOMAIN, MANAGER};
+use crate::MANAGER;
 use core::time::Duration;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Event, EventSource, ObjectReference, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStatus, Event, EventSource, ObjectReference, Pod, PodStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use plimsoll_policy::message::{
     DISRUPTION_CONDITION, DISRUPTION_REASON, DISRUPTION_STATUS, EVENT_TYPE, EVICTED, PHASE,
@@ -26,6 +29,8 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 pub const LEAST_GRACE_SECONDS: u32 = 1;
 /// The phase of a pod that ended by itself, before the patch came.
 const SUCCEEDED: &str = "Succeeded";
+/// The annotation of a pod that was patched; its value is the time of the request, so that it is another one each time.
+pub(crate) const REPORTED_AT: &str = "plimsoll.dev/eviction-reported-at";
 /// The longest name of an object.
 const MOST_NAME: usize = 253;
 
@@ -53,7 +58,7 @@ pub struct Eviction {
 pub enum Progress {
     /// Not at all.
     Unreported,
-    /// The status was patched, then.
+    /// The status was patched, by a request of that time.
     Patched(Timestamp),
     /// And once more, because the reason was missing in the end.
     PatchedAgain,
@@ -77,52 +82,62 @@ pub enum Step {
 }
 
 /// What has to be done next about a pod as the watch has it now, `None` where it is there no more.
+///
+/// A pod that was patched is judged once the watch shows the annotation of that patch. Until then the watch is behind, or
+/// was lost: what it has is older than the patch, and says of the pod that it runs.
 pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
     let Some(pod) = pod else { return if progress == Progress::Unreported { Step::Patch } else { Step::Done } };
     let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
     match progress {
+        // It ended by itself, and is not to be a failed one; that it was killed at the end, its event says.
+        Progress::Unreported if phase == Some(SUCCEEDED) => Step::Done,
         Progress::Unreported => Step::Patch,
         Progress::ToDelete => Step::Delete,
         // What goes on is the kubelet's.
         Progress::Over | Progress::PatchedAgain => Step::Done,
-        Progress::Patched(_) if status.is_some_and(has_ended) => {
-            let reason = status.and_then(|status| status.reason.as_deref());
-            if reason == Some(EVICTED) { Step::Done } else { Step::Patch }
-        }
-        Progress::Patched(_) if status.and_then(|status| status.phase.as_deref()) == Some(SUCCEEDED) => Step::Done,
-        Progress::Patched(_) if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
+        Progress::Patched(_) if phase == Some(SUCCEEDED) => Step::Done,
+        Progress::Patched(at) if !shows(pod, at) => Step::Wait(None),
         Progress::Patched(at) => {
             let patience = at.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX);
-            let runs_on = status.and_then(|status| status.phase.as_deref()) != Some(PHASE);
-            match (now >= patience, runs_on) {
-                (true, true) => Step::Delete,
-                // The kubelet has taken it over, however long it takes.
-                (true, false) => Step::Wait(None),
-                (false, _) => Step::Wait(Some(patience)),
+            let is_late = now >= patience;
+            match status.filter(|_| phase == Some(PHASE)) {
+                Some(status) if has_ended(status, is_late) && status.reason.as_deref() == Some(EVICTED) => Step::Done,
+                Some(status) if has_ended(status, is_late) => Step::Patch,
+                _ if !is_late => Step::Wait(Some(patience)),
+                // The kubelet has taken it over, however long it takes; or another one deletes it.
+                Some(_) => Step::Wait(None),
+                None if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
+                None => Step::Delete,
             }
         }
     }
 }
 
-/// Whether the pod has failed and none of its containers runs or is about to.
-fn has_ended(status: &PodStatus) -> bool {
-    let of = |statuses: &Option<Vec<ContainerStatus>>| {
-        let is_terminated = |it: &ContainerStatus| it.state.as_ref().is_some_and(|state| state.terminated.is_some());
-        statuses.iter().flatten().all(is_terminated)
-    };
-    status.phase.as_deref() == Some(PHASE)
-        && of(&status.container_statuses)
-        && of(&status.init_container_statuses)
-        && of(&status.ephemeral_container_statuses)
+/// Whether the pod is as it was after a patch of that time, or later. What is no time was written after the patch, as another
+/// value of the annotation is.
+fn shows(pod: &Pod, patched: Timestamp) -> bool {
+    let written = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(REPORTED_AT));
+    written.is_some_and(|at| at.parse::<Timestamp>().map_or(true, |at| at >= patched))
 }
 
-/// The one patch of `pods/status`, a strategic merge. It changes an annotation, of which the value is the time of the
-/// request, so that it is another one each time.
+/// Whether none of a failed pod's containers runs or is about to. The kubelet writes the last state of each container that was
+/// started, and leaves others `waiting` for good, as those of a pod that was not initialised; before it has written anything
+/// there may be none. So a pod has ended as well where none runs and the kubelet has had its turns (`is_late`).
+fn has_ended(status: &PodStatus, is_late: bool) -> bool {
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let states = || lists.into_iter().flatten().flatten().map(|it: &ContainerStatus| it.state.as_ref());
+    let is_running = |state: Option<&ContainerState>| state.is_some_and(|state| state.running.is_some());
+    let is_terminated = |state: Option<&ContainerState>| state.is_some_and(|state| state.terminated.is_some());
+    if is_late { !states().any(is_running) } else { states().next().is_some() && states().all(is_terminated) }
+}
+
+/// The one patch of `pods/status`, a strategic merge, as a request of this time.
 pub fn patch(eviction: &Eviction, now: Timestamp) -> Value {
     json!({
         "metadata": {
             "uid": eviction.uid,
-            "annotations": { format!("{DOMAIN}/eviction-reported-at"): now.to_string() },
+            "annotations": { REPORTED_AT: now.to_string() },
         },
         "status": {
             "phase": PHASE,
@@ -181,23 +196,39 @@ pub fn event(eviction: &Eviction, node: &str) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{ContainerState, ContainerStateRunning, ContainerStateTerminated};
+    use k8s_openapi::api::core::v1::{ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("a time")
     }
 
-    fn pod(phase: &str, reason: Option<&str>, is_terminated: bool) -> Pod {
-        let state = if is_terminated {
-            ContainerState { terminated: Some(ContainerStateTerminated::default()), ..ContainerState::default() }
-        } else {
-            ContainerState { running: Some(ContainerStateRunning::default()), ..ContainerState::default() }
+    /// The states of a pod's containers.
+    fn states(states: &str) -> Vec<ContainerStatus> {
+        let state = |letter| match letter {
+            'r' => ContainerState { running: Some(ContainerStateRunning::default()), ..ContainerState::default() },
+            't' => {
+                ContainerState { terminated: Some(ContainerStateTerminated::default()), ..ContainerState::default() }
+            }
+            _ => ContainerState { waiting: Some(ContainerStateWaiting::default()), ..ContainerState::default() },
         };
-        let container = ContainerStatus { state: Some(state), ..ContainerStatus::default() };
+        states
+            .chars()
+            .map(|letter| ContainerStatus { state: Some(state(letter)), ..ContainerStatus::default() })
+            .collect()
+    }
+
+    /// A pod that was patched at this second, with a container in each of these states: running, terminated, waiting.
+    fn patched(second: i64, phase: &str, reason: Option<&str>, containers: &str) -> Pod {
+        let mut pod = pod(phase, reason, containers);
+        pod.metadata.annotations = Some([(REPORTED_AT.to_owned(), at(second).to_string())].into());
+        pod
+    }
+
+    fn pod(phase: &str, reason: Option<&str>, containers: &str) -> Pod {
         let status = PodStatus {
             phase: Some(phase.into()),
             reason: reason.map(Into::into),
-            container_statuses: Some(vec![container]),
+            container_statuses: Some(states(containers)),
             ..PodStatus::default()
         };
         Pod { status: Some(status), ..Pod::default() }
@@ -205,31 +236,45 @@ mod tests {
 
     #[test]
     fn the_order_is_the_one_that_the_kubelet_lets_stand() {
-        let patched = Progress::Patched(at(100));
+        let after = Progress::Patched(at(100));
         let wait = Step::Wait(Some(at(160)));
-        let running = pod("Running", None, false);
-        let mut deleting = running.clone();
+        let running = pod("Running", None, "r");
+        let ran_on = patched(100, "Running", None, "r");
+        let mut deleting = ran_on.clone();
         deleting.metadata.deletion_timestamp = Some(Time(at(1)));
+        let failed = |reason, containers| patched(100, "Failed", reason, containers);
         for (progress, pod, now, expected, why) in [
             (Progress::Unreported, Some(&running), 100, Step::Patch, "it is not known"),
             (Progress::Unreported, None, 100, Step::Patch, "the watch may be behind; the API server says so itself"),
-            (patched, Some(&running), 101, wait, "the watch, or the kubelet, is behind"),
-            (patched, Some(&pod("Failed", None, false)), 101, wait, "the kubelet takes the reason away for a time"),
-            (patched, Some(&pod("Running", None, true)), 101, wait, "its containers have ended, and it has not"),
-            (patched, Some(&pod("Failed", None, true)), 101, Step::Patch, "the reason did not come back"),
-            (patched, Some(&pod("Failed", Some("Evicted"), true)), 101, Step::Done, "as it should be"),
-            (patched, Some(&pod("Failed", Some("Evicted"), false)), 400, Step::Wait(None), "a grace that is long"),
-            (patched, Some(&running), 160, Step::Delete, "it ran on"),
-            (patched, Some(&deleting), 160, Step::Wait(None), "it is deleted by another"),
-            (patched, Some(&pod("Succeeded", None, true)), 101, Step::Done, "it was through before"),
-            (patched, None, 101, Step::Done, "it was deleted"),
-            (Progress::PatchedAgain, Some(&pod("Failed", None, true)), 101, Step::Done, "once and no more"),
+            (Progress::Unreported, Some(&pod("Succeeded", None, "t")), 100, Step::Done, "it is no failed one"),
+            (after, Some(&running), 101, Step::Wait(None), "the watch is behind"),
+            (after, Some(&running), 900, Step::Wait(None), "it was lost, and what it has is from before the patch"),
+            (after, Some(&pod("Failed", None, "t")), 101, Step::Wait(None), "it failed before the patch"),
+            (after, Some(&patched(99, "Running", None, "r")), 900, Step::Wait(None), "that was an earlier patch"),
+            (after, Some(&ran_on), 101, wait, "the kubelet is behind"),
+            (after, Some(&failed(None, "r")), 101, wait, "the kubelet takes the reason away for a time"),
+            (after, Some(&patched(100, "Running", None, "t")), 101, wait, "its containers have ended, and it has not"),
+            (after, Some(&failed(None, "t")), 101, Step::Patch, "the reason did not come back"),
+            (after, Some(&patched(101, "Failed", Some("Evicted"), "t")), 101, Step::Done, "as it should be"),
+            (after, Some(&failed(Some("Evicted"), "tr")), 400, Step::Wait(None), "a grace that is long"),
+            (after, Some(&failed(Some("Evicted"), "")), 101, wait, "the kubelet has not written of any container yet"),
+            (after, Some(&failed(Some("Evicted"), "tw")), 101, wait, "nor of this one"),
+            (after, Some(&failed(Some("Evicted"), "tw")), 160, Step::Done, "it was not initialised, and never will be"),
+            (after, Some(&failed(None, "tw")), 160, Step::Patch, "the same, and the reason did not come back"),
+            (after, Some(&ran_on), 160, Step::Delete, "it ran on"),
+            (after, Some(&deleting), 160, Step::Wait(None), "it is deleted by another"),
+            (after, Some(&patched(100, "Succeeded", None, "t")), 101, Step::Done, "it was through before"),
+            (after, None, 101, Step::Done, "it was deleted"),
+            (Progress::PatchedAgain, Some(&failed(None, "t")), 101, Step::Done, "once and no more"),
             (Progress::ToDelete, Some(&running), 101, Step::Delete, "the patch was refused"),
             (Progress::ToDelete, None, 101, Step::Done, "it was deleted"),
             (Progress::Over, Some(&running), 101, Step::Done, "it is under way"),
         ] {
             assert_eq!(next(progress, pod, at(now)), expected, "{why}");
         }
+        let mut overwritten = ran_on;
+        overwritten.metadata.annotations = Some([(REPORTED_AT.to_owned(), "no time".to_owned())].into());
+        assert_eq!(next(after, Some(&overwritten), at(160)), Step::Delete, "its author cannot keep it so");
     }
 
     fn eviction(name: &str) -> Eviction {

@@ -183,11 +183,12 @@ impl Reporter {
         if let Err(wait) = self.budget.take(now) {
             return wait;
         }
-        let result = match timeout(REQUEST, self.send(write)).await {
+        let time = Timestamp::now();
+        let result = match timeout(REQUEST, self.send(write, time)).await {
             Ok(result) => result.map_err(|error| Refusal::of(&error)),
             Err(_) => Err(Refusal::Later("it did not answer in time".into(), None)),
         };
-        self.done(write, result).await;
+        self.done(write, time, result).await;
         Duration::ZERO
     }
 
@@ -243,7 +244,7 @@ impl Reporter {
         heartbeat.into_iter().chain(patience).min().unwrap_or(HEARTBEAT)
     }
 
-    async fn send(&self, write: Write) -> kube::Result<()> {
+    async fn send(&self, write: Write, time: Timestamp) -> kube::Result<()> {
         let (client, node) = (&self.client, self.node.as_str());
         let of = |at: usize| {
             let eviction = &self.outbox[at].eviction;
@@ -251,11 +252,11 @@ impl Reporter {
         };
         let conditions = self.conditions.as_deref().unwrap_or_default();
         match write {
-            Write::Conditions => node::write_conditions(client, node, conditions, Timestamp::now()).await,
+            Write::Conditions => node::write_conditions(client, node, conditions, time).await,
             Write::Taints => node::write_taints(client, node, &node::wanted(conditions, self.effect)).await,
             Write::Patch(at) => {
                 let (pods, eviction) = of(at);
-                let patch = Patch::Strategic(eviction::patch(eviction, Timestamp::now()));
+                let patch = Patch::Strategic(eviction::patch(eviction, time));
                 let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
                 pods.patch_status(&eviction.name, &parameters, &patch).await.map(drop)
             }
@@ -278,10 +279,10 @@ impl Reporter {
         }
     }
 
-    /// Takes in what came of a write.
-    async fn done(&mut self, write: Write, result: Result<(), Refusal>) {
+    /// Takes in what came of a write of that time.
+    async fn done(&mut self, write: Write, time: Timestamp, result: Result<(), Refusal>) {
         let Err(refusal) = result else {
-            self.written(write);
+            self.written(write, time);
             self.failures = 0;
             if self.trouble.take().is_some() {
                 tracing::info!("the API server takes what is reported again");
@@ -321,7 +322,7 @@ impl Reporter {
         }
     }
 
-    fn written(&mut self, write: Write) {
+    fn written(&mut self, write: Write, time: Timestamp) {
         match write {
             Write::Conditions => {
                 self.due = Due::Taints;
@@ -332,7 +333,7 @@ impl Reporter {
                 let entry = &mut self.outbox[at];
                 entry.progress = match entry.progress {
                     Progress::Patched(_) => Progress::PatchedAgain,
-                    _ => Progress::Patched(Timestamp::now()),
+                    _ => Progress::Patched(time),
                 };
             }
             Write::Delete(at) => self.outbox[at].progress = Progress::Over,

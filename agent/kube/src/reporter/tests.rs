@@ -1,7 +1,9 @@
 use super::*;
 use crate::node::Kind;
 use crate::testing::{Asked, Log, refused, server};
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, PodStatus,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +22,8 @@ fn eviction(name: &str) -> Eviction {
 
 fn pods(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -> Pods {
     let terminated = is_terminated.then(ContainerStateTerminated::default);
-    let state = Some(ContainerState { terminated, ..ContainerState::default() });
+    let running = (!is_terminated).then(ContainerStateRunning::default);
+    let state = Some(ContainerState { terminated, running, ..ContainerState::default() });
     let status = PodStatus {
         phase: Some(phase.into()),
         reason: reason.map(Into::into),
@@ -28,6 +31,16 @@ fn pods(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -> P
         ..PodStatus::default()
     };
     [(format!("uid-of-{name}"), Arc::new(Pod { status: Some(status), ..Pod::default() }))].into()
+}
+
+/// The same after all patches.
+fn patched(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -> Pods {
+    let mut pods = pods(name, phase, reason, is_terminated);
+    for pod in pods.values_mut() {
+        let annotation = (eviction::REPORTED_AT.to_owned(), Timestamp::MAX.to_string());
+        Arc::make_mut(pod).metadata.annotations = Some([annotation].into());
+    }
+    pods
 }
 
 /// Answers as an API server that accepts everything.
@@ -73,7 +86,7 @@ fn an_eviction_is_one_patch_and_one_event_and_a_second_patch_where_the_reason_is
         until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
         assert_eq!(lines(&log), [PATCH, EVENT]);
         assert_eq!(log.lock().expect("no test failed with it")[0].body["metadata"]["uid"], "uid-of-web");
-        reporter.pods = Some(pods("web", "Failed", None, true));
+        reporter.pods = Some(patched("web", "Failed", None, true));
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, EVENT, PATCH]);
     });
@@ -85,7 +98,7 @@ fn a_pod_that_is_as_it_should_be_is_left_alone() {
         let (client, log) = server(accepts);
         let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
         until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
-        reporter.pods = Some(pods("web", "Failed", Some("Evicted"), true));
+        reporter.pods = Some(patched("web", "Failed", Some("Evicted"), true));
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, EVENT]);
     });
@@ -94,7 +107,7 @@ fn a_pod_that_is_as_it_should_be_is_left_alone() {
 #[test]
 fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() {
     run(async {
-        let running = pods("web", "Running", None, false);
+        let running = patched("web", "Running", None, false);
         let (client, log) = server(accepts);
         let patched = Entry { progress: Progress::Patched(Timestamp::UNIX_EPOCH), ..eviction("web").into() };
         let mut reporter = Reporter::new(client, "n1".into(), None, vec![patched]);
@@ -114,6 +127,22 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
         assert_eq!(lines(&log), [PATCH, DELETE, EVENT]);
         let body = log.lock().expect("no test failed with it")[1].body.clone();
         assert_eq!(body["gracePeriodSeconds"], 30, "that of a soft threshold is not cut short");
+    });
+}
+
+#[test]
+fn a_pod_is_not_judged_by_what_a_watch_said_that_was_lost_before_the_patch() {
+    run(async {
+        let (client, log) = server(accepts);
+        let patched = Entry { progress: Progress::Patched(Timestamp::UNIX_EPOCH), ..eviction("web").into() };
+        let mut reporter = Reporter::new(client, "n1".into(), None, vec![patched]);
+        reporter.pods = Some(pods("web", "Running", None, false));
+        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        for _ in 0..10 {
+            let wait = reporter.write_next().await;
+            tokio::time::advance(wait).await;
+        }
+        assert_eq!(lines(&log), [EVENT], "it is neither deleted nor patched again");
     });
 }
 
