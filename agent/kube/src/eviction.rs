@@ -165,9 +165,11 @@ pub fn event(eviction: &Eviction, node: &str) -> Event {
     let Eviction { uid, namespace, name, message, annotations, at, grace_seconds: _ } = eviction;
     let suffix = format!(".{:x}", at.as_nanosecond());
     let prefix: String = name.chars().take(MOST_NAME - suffix.len()).collect();
+    // A part of a name begins and ends with a letter or a digit.
+    let prefix = prefix.trim_end_matches(['-', '.']);
     Event {
         metadata: ObjectMeta {
-            name: Some(prefix + &suffix),
+            name: Some(format!("{prefix}{suffix}")),
             namespace: Some(namespace.clone()),
             annotations: (!annotations.is_empty()).then(|| annotations.clone()),
             ..ObjectMeta::default()
@@ -307,5 +309,11 @@ mod tests {
         let long = super::event(&eviction(&"a".repeat(MOST_NAME)), "n1").metadata.name.expect("it has one");
         assert_eq!(long.len(), MOST_NAME);
         assert!(long.ends_with("a.17979cfe3d85cd15"), "{long}");
+        // Cut behind the dash, or the dot, and in front of "tail".
+        for end in ["-", ".", "-.", "--"] {
+            let cut = "a".repeat(MOST_NAME - ".17979cfe3d85cd15".len() - end.len());
+            let name = super::event(&eviction(&format!("{cut}{end}tail")), "n1").metadata.name;
+            assert_eq!(name, Some(format!("{cut}.17979cfe3d85cd15")), "{end}");
+        }
     }
 }
