@@ -80,45 +80,4 @@ mod tests {
         assert_eq!(pauses(1.0), [1000, 2000, 4000, 60_000, 60_000]);
         assert_eq!(pauses(0.0), [500, 1000, 2000, 30_000, 30_000]);
     }
-
-    /// Five thousand nodes that are short of memory at the same time, each with 30 evictions of two writes, against an API
-    /// server that refuses what is more than 2,000 writes in a second (429), and that does not answer for the first minute.
-    #[test]
-    fn five_thousand_nodes_that_come_back_together_are_spread_over_time() {
-        const NODES: usize = 5_000;
-        const WRITES: u32 = 60;
-        const MOST_IN_A_SECOND: usize = 2_000;
-        let (start, mut random) = (Instant::now(), fastrand::Rng::with_seed(7));
-        let mut nodes: Vec<_> = (0..NODES).map(|_| (Budget::new(start), 0_u32, WRITES, start)).collect();
-        let (mut most, mut ended) = (0, None);
-        let tick = Duration::from_millis(100);
-        for round in 0..12_000_u32 {
-            let now = start + tick * round;
-            let is_down = round < 600;
-            let (mut accepted, mut sent) = (0, 0);
-            for (budget, failures, left, due) in nodes.iter_mut().filter(|(.., left, due)| *left > 0 && *due <= now) {
-                while *left > 0 && budget.take(now).is_ok() {
-                    sent += 1;
-                    if is_down || accepted >= MOST_IN_A_SECOND / 10 {
-                        *failures += 1;
-                        *due = now + pause_after(*failures, random.f64());
-                        break;
-                    }
-                    accepted += 1;
-                    (*failures, *left) = (0, *left - 1);
-                }
-            }
-            if round > 600 {
-                most = most.max(sent);
-            }
-            if nodes.iter().all(|(.., left, _)| *left == 0) {
-                ended = Some(round / 10);
-                break;
-            }
-        }
-        let ended = ended.expect("all is written within 20 minutes");
-        // All writes take 150 s at the rate that it accepts.
-        assert!(ended < 60 + 3 * 150, "{ended} s");
-        assert!(most < NODES / 4, "{most} were sent in a tenth of a second");
-    }
 }

@@ -58,21 +58,35 @@ pub enum Refusal {
     Conflict,
     /// It never will: the request is not allowed, or not valid.
     Never(String),
-    /// It was not asked, or could not answer now; not before this pause, if it named one.
+    /// The request cannot be made here, or its answer is none of an API server.
+    Unusable(String),
+    /// This request failed; another one may not. Not before this pause, if it named one.
+    Failed(String, Option<Duration>),
+    /// Nothing that is asked is answered now; not before this pause, if it named one.
     Later(String, Option<Duration>),
 }
 
 impl Refusal {
     /// By the status codes of HTTP as the API server uses them (api-conventions.md, HTTP status codes).
     pub(crate) fn of(error: &kube::Error) -> Self {
-        let kube::Error::Api(status) = error else { return Self::Later(chain(error), None) };
+        let status = match error {
+            kube::Error::Api(status) => status,
+            // The way there.
+            kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => {
+                return Self::Later(chain(error), None);
+            }
+            _ => return Self::Unusable(chain(error)),
+        };
         let text = format!("{} {}: {}", status.code, status.reason, status.message);
         let pause = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|pause| *pause > 0);
+        let pause = pause.map(|seconds| Duration::from_secs(seconds.into()));
         match status.code {
             404 | 410 => Self::Gone,
             409 => Self::Conflict,
             400 | 403 | 405 | 406 | 413 | 415 | 422 => Self::Never(text),
-            _ => Self::Later(text, pause.map(|seconds| Duration::from_secs(seconds.into()))),
+            // The token is that of every request.
+            401 | 429 | 503 => Self::Later(text, pause),
+            _ => Self::Failed(text, pause),
         }
     }
 }
@@ -110,11 +124,16 @@ mod tests {
         for code in [400, 403, 422] {
             assert!(matches!(refused(code, 0), Refusal::Never(_)), "{code}");
         }
-        for code in [401, 429, 500, 503, 504] {
+        for code in [401, 429, 503] {
             assert!(matches!(refused(code, 0), Refusal::Later(_, None)), "{code}");
+        }
+        for code in [500, 504] {
+            assert!(matches!(refused(code, 0), Refusal::Failed(_, None)), "{code}");
         }
         assert!(matches!(refused(429, 7), Refusal::Later(_, Some(pause)) if pause.as_secs() == 7));
         let unreachable = kube::Error::Service(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused)));
         assert!(matches!(Refusal::of(&unreachable), Refusal::Later(why, None) if why.contains("refused")));
+        let no_json = serde_json::from_str::<bool>("<html>").expect_err("it is none");
+        assert!(matches!(Refusal::of(&kube::Error::SerdeError(no_json)), Refusal::Unusable(_)));
     }
 }

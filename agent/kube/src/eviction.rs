@@ -18,7 +18,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use plimsoll_policy::message::{
     DISRUPTION_CONDITION, DISRUPTION_REASON, DISRUPTION_STATUS, EVENT_TYPE, EVICTED, PHASE,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -35,7 +34,7 @@ pub(crate) const REPORTED_AT: &str = "plimsoll.dev/eviction-reported-at";
 const MOST_NAME: usize = 253;
 
 /// A pod that was evicted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// Its UID as it is written.
     pub uid: String,
@@ -54,7 +53,7 @@ pub struct Eviction {
 }
 
 /// How far the API server knows of an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Not at all.
     Unreported,
@@ -114,16 +113,16 @@ pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
     }
 }
 
-/// Whether the pod is as it was after a patch of that time, or later. What is no time was written after the patch, as another
-/// value of the annotation is.
+/// Whether the pod is as it was after a patch of that time, or later. A value that is no time was written after a patch, by
+/// another program.
 fn shows(pod: &Pod, patched: Timestamp) -> bool {
     let written = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(REPORTED_AT));
     written.is_some_and(|at| at.parse::<Timestamp>().map_or(true, |at| at >= patched))
 }
 
-/// Whether none of a failed pod's containers runs or is about to. The kubelet writes the last state of each container that was
-/// started, and leaves others `waiting` for good, as those of a pod that was not initialised; before it has written anything
-/// there may be none. So a pod has ended as well where none runs and the kubelet has had its turns (`is_late`).
+/// Whether none of a failed pod's containers runs or is about to. The kubelet writes the last state of each container that
+/// was started, and leaves others `waiting` for good, as those of a pod that was not initialised; before it has written
+/// anything there may be none. So a pod has ended as well where none runs and the kubelet has had its turns (`is_late`).
 fn has_ended(status: &PodStatus, is_late: bool) -> bool {
     let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let states = || lists.into_iter().flatten().flatten().map(|it: &ContainerStatus| it.state.as_ref());

@@ -38,7 +38,7 @@ pub use k8s_openapi::api::core::v1::Pod;
 pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
 pub use pods::{Change, Pods, list, watch};
-pub use reporter::{Entry, HEARTBEAT, Outbox, Report, Reporter};
+pub use reporter::{Entry, HEARTBEAT, Outcome, Report, Reporter};
 pub use rights::{Right, missing_rights};
 
 /// The name under which Plimsoll owns fields of objects (`metadata.managedFields`) and reports events.

@@ -1,20 +1,22 @@
 //! Writes what was done on the node, in order, each once, and as often as the API server can take.
 //!
-//! What could not be written stays in the outbox and is tried again after a pause that doubles. What is refused for good is
-//! logged and left. Conditions are written when they change, and again at each heartbeat, when taints are looked at too.
+//! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
+//! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
+//! one. What is refused for good is logged and left. Conditions are written when they change, and again at each heartbeat,
+//! when taints are looked at too.
 
-use crate::MANAGER;
-use crate::budget::{Budget, pause_after, spread};
+mod requests;
+mod retry;
+
+use crate::budget::{Budget, spread};
 use crate::error::Refusal;
-use crate::eviction::{self, Eviction, LEAST_GRACE_SECONDS, Progress, Step};
+use crate::eviction::{self, Eviction, Progress, Step};
 use crate::node::{self, Condition, TaintEffect};
 use crate::pods::Pods;
 use core::time::Duration;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client};
-use serde::{Deserialize, Serialize};
+use kube::Client;
+use retry::Retry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -30,7 +32,7 @@ const CONFLICT: Duration = Duration::from_millis(100);
 const MOST_ENTRIES: usize = 1024;
 
 /// An eviction, and how far the API server knows of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The eviction.
     pub eviction: Eviction,
@@ -46,8 +48,15 @@ impl From<Eviction> for Entry {
     }
 }
 
-/// What is still to be written, the oldest first.
-pub type Outbox = Vec<Entry>;
+/// What came of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The API server has the pod of this UID as failed, or as one that is being deleted: its kubelet ends it, in its own
+    /// order.
+    Ends(String),
+    /// Nothing is left to be written.
+    Over(Entry),
+}
 
 /// What is to be reported.
 #[derive(Debug)]
@@ -60,24 +69,49 @@ pub struct Report {
     pub pods: watch::Receiver<Option<Pods>>,
 }
 
+/// An entry of which something is left to be written.
+#[derive(Debug)]
+struct Open {
+    entry: Entry,
+    /// What has to be done about its pod, as it was when that was looked at last.
+    step: Step,
+    /// Its patch was in conflict: it is not known whether the pod is another one by now.
+    is_in_conflict: bool,
+    of_pod: Retry,
+    of_event: Retry,
+}
+
+impl Open {
+    fn new(entry: Entry, now: Instant) -> Self {
+        let (of_pod, of_event) = (Retry::new(now), Retry::new(now));
+        Self { entry, step: Step::Wait(None), is_in_conflict: false, of_pod, of_event }
+    }
+
+    fn pod(&self) -> String {
+        let Eviction { namespace, name, .. } = &self.entry.eviction;
+        format!("pod {namespace}/{name}")
+    }
+}
+
 /// Writes for one node.
 pub struct Reporter {
     client: Client,
     node: String,
     effect: Option<TaintEffect>,
-    outbox: Outbox,
-    /// What left it.
-    over: Vec<Entry>,
+    /// The oldest first.
+    outbox: Vec<Open>,
+    /// What came of what is in it, or was.
+    outcomes: Vec<Outcome>,
     pods: Option<Pods>,
     conditions: Option<Vec<Condition>>,
-    /// What of the conditions has to be written.
+    /// What of the conditions has to be written before the next heartbeat.
     due: Due,
     heartbeat: Instant,
     budget: Budget,
-    failures: u32,
-    /// Until when nothing is written after a failure.
-    paused: Instant,
-    trouble: Option<String>,
+    /// Of everything that is asked of the API server.
+    of_server: Retry,
+    of_conditions: Retry,
+    of_taints: Retry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,48 +121,50 @@ enum Due {
     All,
 }
 
-/// One write.
+/// One write, or what is asked before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     Conditions,
     Taints,
     /// Of this entry.
     Patch(usize),
+    /// Whether the pod is still the one that was evicted.
+    Look(usize),
     Delete(usize),
     Event(usize),
 }
 
 impl Reporter {
-    /// Goes on with an outbox. `effect`: of the taint that is set while a condition holds.
-    pub fn new(client: Client, node: String, effect: Option<TaintEffect>, outbox: Outbox) -> Self {
+    /// Has nothing to write yet. `effect`: of the taint that is set while a condition holds.
+    pub fn new(client: Client, node: String, effect: Option<TaintEffect>) -> Self {
         let now = Instant::now();
         Self {
             client,
             node,
             effect,
-            outbox,
-            over: Vec::new(),
+            outbox: Vec::new(),
+            outcomes: Vec::new(),
             pods: None,
             conditions: None,
             due: Due::Nothing,
             heartbeat: now,
             budget: Budget::new(now),
-            failures: 0,
-            paused: now,
-            trouble: None,
+            of_server: Retry::new(now),
+            of_conditions: Retry::new(now),
+            of_taints: Retry::new(now),
         }
     }
 
-    /// Writes until nothing more can be reported; gives each eviction of which nothing is left to be written.
-    pub async fn run(mut self, mut report: Report, over: mpsc::UnboundedSender<Entry>) {
+    /// Writes until nothing more can be reported, and gives what came of it.
+    pub async fn run(mut self, mut report: Report, outcomes: mpsc::UnboundedSender<Outcome>) {
         // What is there already is no change.
         report.conditions.mark_changed();
         report.pods.mark_changed();
         loop {
             let wait = self.write_next().await;
-            for entry in self.over.drain(..) {
+            for outcome in self.outcomes.drain(..) {
                 // Where nothing receives it, it ends with what sends reports.
-                let _ = over.send(entry);
+                let _ = outcomes.send(outcome);
             }
             tokio::select! {
                 eviction = report.evictions.recv() => match eviction {
@@ -145,17 +181,17 @@ impl Reporter {
         }
     }
 
-    fn add(&mut self, eviction: Eviction) {
-        if self.outbox.iter().any(|entry| entry.eviction.uid == eviction.uid) {
+    fn add(&mut self, entry: impl Into<Entry>) {
+        let entry = entry.into();
+        if self.outbox.iter().any(|open| open.entry.eviction.uid == entry.eviction.uid) {
             return;
         }
         if self.outbox.len() >= MOST_ENTRIES {
             let dropped = self.outbox.remove(0);
-            let Eviction { namespace, name, .. } = &dropped.eviction;
-            tracing::warn!("the eviction of pod {namespace}/{name} is not reported any more: too many came after it");
-            self.over.push(dropped);
+            tracing::warn!("the eviction of {} is not reported any more: too many came after it", dropped.pod());
+            self.outcomes.push(Outcome::Over(dropped.entry));
         }
-        self.outbox.push(eviction.into());
+        self.outbox.push(Open::new(entry, Instant::now()));
     }
 
     /// Conditions that are as the node's object has them already keep the time that it has.
@@ -175,31 +211,31 @@ impl Reporter {
 
     /// Makes the next write, if one is due, and gives how long nothing has to be done.
     async fn write_next(&mut self) -> Duration {
-        let now = Instant::now();
-        if now < self.paused {
-            return self.paused - now;
+        let (time, now) = (Timestamp::now(), Instant::now());
+        self.look_at_pods(time);
+        if now < self.of_server.due() {
+            return self.of_server.due() - now;
         }
-        let Some(write) = self.next(Timestamp::now(), now) else { return self.idle(Timestamp::now(), now) };
+        let write = match self.next(time, now) {
+            Ok(write) => write,
+            Err(wait) => return wait,
+        };
         if let Err(wait) = self.budget.take(now) {
             return wait;
         }
-        let time = Timestamp::now();
-        let result = match timeout(REQUEST, self.send(write, time)).await {
-            Ok(result) => result.map_err(|error| Refusal::of(&error)),
-            Err(_) => Err(Refusal::Later("it did not answer in time".into(), None)),
-        };
-        self.done(write, time, result).await;
+        let sent = timeout(REQUEST, self.send(write, time)).await;
+        let result = sent.unwrap_or_else(|_| Err(Refusal::Later("it did not answer in time".into(), None)));
+        self.done(write, time, result);
         Duration::ZERO
     }
 
-    /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
-    /// what is to be read by people last.
-    fn next(&mut self, time: Timestamp, now: Instant) -> Option<Write> {
+    /// What has to be done about each pod; those of which nothing is left leave the outbox.
+    fn look_at_pods(&mut self, time: Timestamp) {
         let pods = &self.pods;
-        let mut steps = Vec::with_capacity(self.outbox.len());
-        let is_over = |entry: &mut Entry| {
-            let pod = pods.as_ref().map(|pods| pods.get(&entry.eviction.uid).map(AsRef::as_ref));
-            let step = match (pod, entry.progress) {
+        let is_over = |open: &mut Open| {
+            let Entry { eviction, progress, has_event } = &open.entry;
+            let pod = pods.as_ref().map(|pods| pods.get(&eviction.uid).map(AsRef::as_ref));
+            open.step = match (pod, *progress) {
                 (Some(pod), progress) => eviction::next(progress, pod, time),
                 // Which pods there are is not known yet.
                 (None, Progress::Unreported) => Step::Patch,
@@ -207,122 +243,114 @@ impl Reporter {
                 (None, Progress::Over | Progress::PatchedAgain) => Step::Done,
                 (None, Progress::Patched(_)) => Step::Wait(None),
             };
-            let is_over = step == Step::Done && entry.has_event;
-            if !is_over {
-                steps.push(step);
-            }
-            is_over
+            open.step == Step::Done && *has_event
         };
-        self.over.extend(self.outbox.extract_if(.., is_over));
-        if self.conditions.is_some() && now >= self.heartbeat {
-            self.due = Due::All;
+        self.outcomes.extend(self.outbox.extract_if(.., is_over).map(|open| Outcome::Over(open.entry)));
+    }
+
+    /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
+    /// what is to be read by people last. Where nothing is due, how long that holds.
+    fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
+        let of_node = match self.due {
+            Due::All => Some((self.of_conditions.due(), Some(Write::Conditions))),
+            Due::Taints => Some((self.of_taints.due(), Some(Write::Taints))),
+            Due::Nothing => self.conditions.as_ref().map(|_| (self.heartbeat, Some(Write::Conditions))),
+        };
+        let of_pod = |(at, open): (usize, &Open)| {
+            let write = match open.step {
+                Step::Patch if open.is_in_conflict => Write::Look(at),
+                Step::Patch => Write::Patch(at),
+                Step::Delete => Write::Delete(at),
+                Step::Wait(Some(until)) => {
+                    let left = Duration::try_from(until.duration_since(time)).unwrap_or_default();
+                    return Some((now + left, None));
+                }
+                Step::Wait(None) | Step::Done => return None,
+            };
+            Some((open.of_pod.due(), Some(write)))
+        };
+        let of_event =
+            |(at, open): (usize, &Open)| (!open.entry.has_event).then(|| (open.of_event.due(), Some(Write::Event(at))));
+        let open = || self.outbox.iter().enumerate();
+        let mut wait = HEARTBEAT;
+        for (due, write) in of_node.into_iter().chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)) {
+            match write {
+                Some(write) if due <= now => return Ok(write),
+                _ => wait = wait.min(due.saturating_duration_since(now)),
+            }
         }
-        let first = match self.due {
-            Due::All => Some(Write::Conditions),
-            Due::Taints => Some(Write::Taints),
-            Due::Nothing => None,
-        };
-        let step = |(at, step): (usize, &Step)| match step {
-            Step::Patch => Some(Write::Patch(at)),
-            Step::Delete => Some(Write::Delete(at)),
-            Step::Wait(_) | Step::Done => None,
-        };
-        let event = || self.outbox.iter().position(|entry| !entry.has_event).map(Write::Event);
-        first.or_else(|| steps.iter().enumerate().find_map(step)).or_else(event)
+        Err(wait)
     }
 
-    /// How long until something is due where nothing is now.
-    fn idle(&self, time: Timestamp, now: Instant) -> Duration {
-        let heartbeat = self.conditions.as_ref().map(|_| self.heartbeat.saturating_duration_since(now));
-        let patience = self.outbox.iter().filter_map(|entry| match entry.progress {
-            Progress::Patched(at) => {
-                let passed = Duration::try_from(time.duration_since(at)).unwrap_or_default();
-                Some(eviction::PATIENCE.saturating_sub(passed)).filter(|left| !left.is_zero())
-            }
-            _ => None,
-        });
-        heartbeat.into_iter().chain(patience).min().unwrap_or(HEARTBEAT)
-    }
-
-    async fn send(&self, write: Write, time: Timestamp) -> kube::Result<()> {
-        let (client, node) = (&self.client, self.node.as_str());
-        let of = |at: usize| {
-            let eviction = &self.outbox[at].eviction;
-            (Api::<Pod>::namespaced(client.clone(), &eviction.namespace), eviction)
-        };
-        let conditions = self.conditions.as_deref().unwrap_or_default();
+    fn retry(&mut self, write: Write) -> &mut Retry {
         match write {
-            Write::Conditions => node::write_conditions(client, node, conditions, time).await,
-            Write::Taints => node::write_taints(client, node, &node::wanted(conditions, self.effect)).await,
-            Write::Patch(at) => {
-                let (pods, eviction) = of(at);
-                let patch = Patch::Strategic(eviction::patch(eviction, time));
-                let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-                pods.patch_status(&eviction.name, &parameters, &patch).await.map(drop)
-            }
-            Write::Delete(at) => {
-                let (pods, eviction) = of(at);
-                let preconditions = Preconditions { uid: Some(eviction.uid.clone()), resource_version: None };
-                let parameters = DeleteParams {
-                    grace_period_seconds: Some(eviction.grace_seconds.max(LEAST_GRACE_SECONDS)),
-                    preconditions: Some(preconditions),
-                    ..DeleteParams::default()
-                };
-                pods.delete(&eviction.name, &parameters).await.map(drop)
-            }
-            Write::Event(at) => {
-                let eviction = &self.outbox[at].eviction;
-                let api = Api::<Event>::namespaced(client.clone(), &eviction.namespace);
-                let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
-                api.create(&parameters, &eviction::event(eviction, node)).await.map(drop)
-            }
+            Write::Conditions => &mut self.of_conditions,
+            Write::Taints => &mut self.of_taints,
+            Write::Patch(at) | Write::Look(at) | Write::Delete(at) => &mut self.outbox[at].of_pod,
+            Write::Event(at) => &mut self.outbox[at].of_event,
+        }
+    }
+
+    /// What is written, for the log.
+    fn what(&self, write: Write) -> String {
+        match write {
+            Write::Conditions => "the node's conditions".into(),
+            Write::Taints => "the node's taint".into(),
+            Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),
+            Write::Delete(at) => format!("the deletion of {}", self.outbox[at].pod()),
+            Write::Event(at) => format!("the event of the eviction of {}", self.outbox[at].pod()),
         }
     }
 
     /// Takes in what came of a write of that time.
-    async fn done(&mut self, write: Write, time: Timestamp, result: Result<(), Refusal>) {
-        let Err(refusal) = result else {
-            self.written(write, time);
-            self.failures = 0;
-            if self.trouble.take().is_some() {
-                tracing::info!("the API server takes what is reported again");
-            }
-            return;
+    fn done(&mut self, write: Write, time: Timestamp, result: Result<(), Refusal>) {
+        let what = self.what(write);
+        if !matches!(result, Err(Refusal::Later(..) | Refusal::Unusable(_))) {
+            self.of_server.succeed("what is reported");
+        }
+        let refusal = match result {
+            Ok(()) => return self.written(write, time),
+            Err(Refusal::Unusable(why)) if self.retry(write).is_futile() => Refusal::Never(why),
+            Err(refusal) => refusal,
         };
         match (write, refusal) {
-            (_, Refusal::Later(why, pause)) => self.pause(&why, pause),
+            (_, Refusal::Later(why, pause)) => {
+                self.of_server.fail("what is reported", &why, pause);
+                // It may be this request alone, and others are to be tried before it.
+                self.retry(write).delay(pause);
+            }
+            (_, Refusal::Failed(why, pause)) => self.retry(write).fail(what, &why, pause),
+            (_, Refusal::Unusable(why)) => self.retry(write).fail(what, &why, None),
             (Write::Conditions | Write::Taints, Refusal::Conflict) => {
-                self.failures += 1;
-                self.paused = Instant::now() + spread(CONFLICT, fastrand::f64()) * self.failures.min(10);
+                let retry = self.retry(write);
+                retry.delay_by(spread(CONFLICT, fastrand::f64()) * (retry.failures() + 1).min(10));
             }
-            (Write::Conditions | Write::Taints, Refusal::Gone) => self.leave_conditions("there is no such node"),
-            (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(&why),
-            (Write::Patch(at), Refusal::Conflict) => self.look(at).await,
-            (Write::Patch(at), Refusal::Never(why)) => {
-                let Eviction { namespace, name, .. } = &self.outbox[at].eviction;
-                tracing::warn!("the status of pod {namespace}/{name} cannot be set, and it is deleted: {why}");
-                self.outbox[at].progress = Progress::ToDelete;
-            }
+            (Write::Conditions | Write::Taints, Refusal::Gone) => self.leave_conditions(write, "there is no such node"),
+            (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(write, &why),
+            (Write::Patch(at) | Write::Look(at), Refusal::Conflict) => self.outbox[at].is_in_conflict = true,
+            (Write::Patch(at) | Write::Look(at), Refusal::Never(why)) => self.refuse_patch(at, &why),
             (Write::Delete(at), Refusal::Never(why)) => {
-                let Eviction { namespace, name, .. } = &self.outbox[at].eviction;
-                tracing::warn!("pod {namespace}/{name} was evicted and cannot be deleted: {why}");
-                self.outbox[at].progress = Progress::Over;
+                tracing::warn!("{} was evicted and cannot be deleted: {why}", self.outbox[at].pod());
+                self.outbox[at].entry.progress = Progress::Over;
             }
             // It is gone, or the UID is that of another one.
-            (Write::Patch(at) | Write::Delete(at), Refusal::Gone) | (Write::Delete(at), Refusal::Conflict) => {
-                self.outbox[at].progress = Progress::Over;
-            }
+            (Write::Patch(at) | Write::Look(at) | Write::Delete(at), Refusal::Gone)
+            | (Write::Delete(at), Refusal::Conflict) => self.outbox[at].entry.progress = Progress::Over,
             // It was written before: its answer was lost.
-            (Write::Event(at), Refusal::Conflict) => self.outbox[at].has_event = true,
+            (Write::Event(at), Refusal::Conflict) => self.outbox[at].entry.has_event = true,
             (Write::Event(at), refusal @ (Refusal::Gone | Refusal::Never(_))) => {
-                let Eviction { namespace, name, .. } = &self.outbox[at].eviction;
-                tracing::warn!("the event of the eviction of pod {namespace}/{name} is refused: {refusal:?}");
-                self.outbox[at].has_event = true;
+                tracing::warn!("{what} is refused: {refusal:?}");
+                self.outbox[at].entry.has_event = true;
             }
         }
     }
 
     fn written(&mut self, write: Write, time: Timestamp) {
+        if let Write::Look(at) = write {
+            return self.try_again(at);
+        }
+        let what = self.what(write);
+        self.retry(write).succeed(what);
         match write {
             Write::Conditions => {
                 self.due = Due::Taints;
@@ -330,57 +358,49 @@ impl Reporter {
             }
             Write::Taints => self.due = Due::Nothing,
             Write::Patch(at) => {
-                let entry = &mut self.outbox[at];
+                let entry = &mut self.outbox[at].entry;
                 entry.progress = match entry.progress {
                     Progress::Patched(_) => Progress::PatchedAgain,
                     _ => Progress::Patched(time),
                 };
+                self.outcomes.push(Outcome::Ends(entry.eviction.uid.clone()));
             }
-            Write::Delete(at) => self.outbox[at].progress = Progress::Over,
-            Write::Event(at) => self.outbox[at].has_event = true,
+            Write::Delete(at) => {
+                let entry = &mut self.outbox[at].entry;
+                entry.progress = Progress::Over;
+                self.outcomes.push(Outcome::Ends(entry.eviction.uid.clone()));
+            }
+            Write::Event(at) => self.outbox[at].entry.has_event = true,
+            Write::Look(_) => {}
         }
     }
 
-    /// A patch that is in conflict is one of another UID, or came at the same time as another one.
-    async fn look(&mut self, at: usize) {
-        let eviction = &self.outbox[at].eviction;
-        let api = Api::<Pod>::namespaced(self.client.clone(), &eviction.namespace);
-        // With the rights that following pods takes.
-        let named = ListParams::default().fields(&format!("metadata.name={}", eviction.name));
-        match timeout(REQUEST, api.list_metadata(&named)).await {
-            Ok(Ok(found)) => {
-                if found.items.iter().all(|pod| pod.metadata.uid.as_ref() != Some(&eviction.uid)) {
-                    self.outbox[at].progress = Progress::Over;
-                } else {
-                    self.paused = Instant::now() + spread(CONFLICT, fastrand::f64());
-                }
-            }
-            Ok(Err(error)) => self.pause(&error.to_string(), None),
-            Err(_) => self.pause("it did not answer in time", None),
+    /// The pod is the one that was evicted: its patch was in conflict with another write, for a short time as a rule.
+    fn try_again(&mut self, at: usize) {
+        let open = &mut self.outbox[at];
+        open.is_in_conflict = false;
+        open.of_pod.delay(None);
+        if open.of_pod.is_futile() {
+            self.refuse_patch(at, "it was in conflict with other writes each time");
         }
+    }
+
+    fn refuse_patch(&mut self, at: usize, why: &str) {
+        let open = &mut self.outbox[at];
+        tracing::warn!("the status of {} cannot be set, and it is deleted: {why}", open.pod());
+        (open.entry.progress, open.of_pod) = (Progress::ToDelete, Retry::new(Instant::now()));
     }
 
     /// They are tried again with the next heartbeat.
-    fn leave_conditions(&mut self, why: &str) {
-        self.note(why);
+    fn leave_conditions(&mut self, write: Write, why: &str) {
+        let what = self.what(write);
+        self.retry(write).note(what, why);
         self.due = Due::Nothing;
         self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
     }
-
-    fn pause(&mut self, why: &str, least: Option<Duration>) {
-        self.note(why);
-        self.failures += 1;
-        self.paused = Instant::now() + pause_after(self.failures, fastrand::f64()).max(least.unwrap_or_default());
-    }
-
-    /// Logs it once, until it is another or over.
-    fn note(&mut self, why: &str) {
-        if self.trouble.as_deref() != Some(why) {
-            tracing::warn!("the API server does not take what is reported, and it is tried again: {why}");
-            self.trouble = Some(why.to_owned());
-        }
-    }
 }
 
+#[cfg(test)]
+mod storm;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
-    Access, Change, Client, Condition, Dial, Entry, Eviction, Kind, Pods, Progress, Report, Reporter, TaintEffect,
+    Access, Change, Client, Condition, Dial, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, TaintEffect,
     Timestamp, client, list, node, watch,
 };
 use serde_json::{Value, json};
@@ -64,19 +64,20 @@ impl Scene {
         self.cluster.api.get(path).and_then(plimsoll_cluster_suite::Answer::object).expect("it is there")
     }
 
-    /// Reports these and goes on with what is left of others, until nothing is; gives how far each came.
-    async fn report(&self, evictions: &[Eviction], left: Vec<Entry>, pods: Option<Pods>) -> Vec<Progress> {
-        let (count, (send, received)) = (evictions.len() + left.len(), mpsc::unbounded_channel());
+    /// Reports these until nothing of them is left to be written; gives how far each came.
+    async fn report(&self, evictions: &[Eviction], pods: Option<Pods>) -> Vec<Progress> {
+        let (send, received) = mpsc::unbounded_channel();
         let ((_conditions, conditions), (_pods, pods)) = (latest::channel(None), latest::channel(pods));
-        let (over, mut ended) = mpsc::unbounded_channel();
+        let (outcomes, mut came) = mpsc::unbounded_channel();
         for eviction in evictions {
             send.send(eviction.clone()).expect("it is received");
         }
-        let reporter = Reporter::new(self.client(), self.node.clone(), None, left);
-        let task = tokio::spawn(reporter.run(Report { evictions: received, conditions, pods }, over));
+        let reporter = Reporter::new(self.client(), self.node.clone(), None);
+        let task = tokio::spawn(reporter.run(Report { evictions: received, conditions, pods }, outcomes));
         let mut entries = Vec::new();
-        while entries.len() < count {
-            let entry = timeout(PATIENCE, ended.recv()).await.expect("it is reported").expect("it runs");
+        while entries.len() < evictions.len() {
+            let outcome = timeout(PATIENCE, came.recv()).await.expect("it is reported").expect("it runs");
+            let Outcome::Over(entry) = outcome else { continue };
             assert!(entry.has_event);
             entries.push(entry.progress);
         }
@@ -111,7 +112,7 @@ async fn an_evicted_pod_is_failed_with_the_kubelets_words_and_has_one_event() {
     let scene = Scene::set("kube-eviction");
     let uid = scene.add_pod("evicted");
     let evicted = eviction("evicted", &uid);
-    scene.report(std::slice::from_ref(&evicted), Vec::new(), Some(Pods::new())).await;
+    scene.report(std::slice::from_ref(&evicted), Some(Pods::new())).await;
     let pod = scene.pod("evicted").expect("it is there");
     let status = &pod["status"];
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")));
@@ -121,7 +122,7 @@ async fn an_evicted_pod_is_failed_with_the_kubelets_words_and_has_one_event() {
     assert_eq!((&disruption["status"], &disruption["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
     assert!(pod["metadata"]["annotations"]["plimsoll.dev/eviction-reported-at"].is_string());
     // Once more, as after a restart that lost the answer.
-    scene.report(&[evicted], Vec::new(), Some(Pods::new())).await;
+    scene.report(&[evicted], Some(Pods::new())).await;
     let events = scene.object(&format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid}"));
     let ours: Vec<_> =
         events["items"].as_array().expect("a list").iter().filter(|event| event["reason"] == "Evicted").collect();
@@ -156,10 +157,10 @@ async fn a_pod_of_the_same_name_and_another_uid_is_neither_marked_nor_deleted() 
     let scene = Scene::set("kube-uid");
     let uid = scene.add_pod("successor");
     let other = eviction("successor", "01234567-89ab-cdef-0123-456789abcdef");
-    let marked = scene.report(std::slice::from_ref(&other), Vec::new(), None).await;
-    // As of one that ran on.
-    let left = Entry { progress: Progress::ToDelete, ..other.into() };
-    let deleted = scene.report(&[], vec![left], None).await;
+    let marked = scene.report(std::slice::from_ref(&other), None).await;
+    // Longer than a request may be: the patch is refused for good, and the pod is to be deleted.
+    let refused = Eviction { message: "x".repeat(4 << 20), ..other };
+    let deleted = scene.report(&[refused], None).await;
     assert_eq!([marked, deleted], [[Progress::Over], [Progress::Over]]);
     let pod = scene.pod("successor").expect("it is there");
     assert_eq!((&pod["metadata"]["uid"], &pod["metadata"]["deletionTimestamp"]), (&json!(uid), &Value::Null));

@@ -1,15 +1,17 @@
 //! The cluster: what its API server says of this node's pods, and what it is told. Nothing waits for it: what it said last
 //! holds, and what it has to be told is kept in the outbox.
 
+mod stops;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::TcpStream as StdTcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::{Configuration, Taint};
-use plimsoll_inventory::EvictionNumber;
+use plimsoll_inventory::{EvictionNumber, StopOrder};
 use plimsoll_kube::{
-    Access, Change, Condition, Dial, Entry, Eviction, Kind, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
+    Access, Change, Condition, Dial, Eviction, Kind, Outcome, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
     TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
@@ -24,6 +26,7 @@ use super::eviction_message;
 use super::outbox::Outbox;
 use super::pod_file::{Listed, listed};
 use super::pod_reader::PodReader;
+use stops::Stops;
 
 /// The supervisor's answer.
 type Answer = Result<OwnedFd, Errno>;
@@ -39,6 +42,21 @@ pub(super) enum ClusterEvent {
     Lost,
     /// It knows of this eviction.
     Reported(EvictionNumber),
+    /// The kubelet ends this pod, as was ordered.
+    Ends(Uid),
+    /// It has not taken that a pod is ended, as was ordered: the container runtime is to stop it.
+    Unanswered(StopOrder),
+}
+
+/// What comes of an order to stop a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopping {
+    /// The pod's kubelet ends it.
+    ByKubelet,
+    /// The API server is asked to have it ended; an event says what came of that.
+    Held,
+    /// The API server is not asked.
+    ByRuntime,
 }
 
 /// What is known before anything is asked, from files that are read by root.
@@ -124,14 +142,17 @@ pub(super) struct Cluster {
     pods: watch::Sender<Option<Pods>>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
     evictions: mpsc::UnboundedSender<Eviction>,
-    over: mpsc::UnboundedReceiver<Entry>,
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
     /// Objects as they were read.
     known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
     reader: PodReader,
     /// What the reporter was given.
     given: HashMap<Uid, EvictionNumber>,
+    stops: Stops,
     /// It answers.
     is_followed: bool,
+    /// It was lost, which is logged once.
+    is_lost: bool,
 }
 
 impl Cluster {
@@ -142,13 +163,24 @@ impl Cluster {
         let (send_changes, changes) = mpsc::channel(1);
         let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
         let (evictions, of_evictions) = mpsc::unbounded_channel();
-        let (send_over, over) = mpsc::unbounded_channel();
-        let reporter = Reporter::new(following.0.clone(), node.clone(), effect, Vec::new());
+        let (send_outcomes, outcomes) = mpsc::unbounded_channel();
+        let reporter = Reporter::new(following.0.clone(), node.clone(), effect);
         let report = Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods };
-        tokio::spawn(reporter.run(report, send_over));
+        tokio::spawn(reporter.run(report, send_outcomes));
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
-        let (known, given) = (BTreeMap::new(), HashMap::new());
-        Self { changes, pods, conditions, evictions, over, known, reader, given, is_followed: false }
+        Self {
+            changes,
+            pods,
+            conditions,
+            evictions,
+            outcomes,
+            known: BTreeMap::new(),
+            reader,
+            given: HashMap::new(),
+            stops: Stops::default(),
+            is_followed: false,
+            is_lost: false,
+        }
     }
 
     /// What comes next.
@@ -158,21 +190,39 @@ impl Cluster {
                 Some(change) = self.changes.recv() => match change {
                     Change::Pods(pods) => {
                         self.is_followed = true;
+                        if std::mem::take(&mut self.is_lost) {
+                            tracing::info!("the API server is followed again");
+                        }
                         if let Some(listed) = self.learn(pods) {
                             return ClusterEvent::Pods(listed);
                         }
                     }
                     Change::Lost(why) => {
                         self.is_followed = false;
-                        tracing::warn!("the API server is not followed, and what it said last holds: {why}");
+                        if std::mem::replace(&mut self.is_lost, true) {
+                            tracing::debug!("the API server is still not followed: {why}");
+                        } else {
+                            tracing::warn!("the API server is not followed, and what it said last holds: {why}");
+                        }
                         return ClusterEvent::Lost;
                     }
                 },
-                Some(entry) = self.over.recv() => {
-                    if let Some(number) = self.given.remove(&Uid::of(&entry.eviction.uid)) {
-                        return ClusterEvent::Reported(number);
+                Some(outcome) = self.outcomes.recv() => match outcome {
+                    Outcome::Ends(uid) => {
+                        let uid = Uid::of(&uid);
+                        if self.stops.end(uid) {
+                            return ClusterEvent::Ends(uid);
+                        }
                     }
-                }
+                    Outcome::Over(entry) => {
+                        let uid = Uid::of(&entry.eviction.uid);
+                        self.stops.give_up(uid);
+                        if let Some(number) = self.given.remove(&uid) {
+                            return ClusterEvent::Reported(number);
+                        }
+                    }
+                },
+                order = self.stops.overdue() => return ClusterEvent::Unanswered(order),
                 else => std::future::pending().await,
             }
         }
@@ -193,6 +243,7 @@ impl Cluster {
         });
         let listed = listed(read, &mut self.reader);
         self.reader.retain(|uid| self.known.contains_key(uid));
+        self.stops.learn(|uid| self.known.contains_key(&uid));
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()
@@ -227,9 +278,16 @@ impl Cluster {
         unknown
     }
 
-    /// Whether the pod's kubelet is told to end it, in its own order: hooks before a stop, sidecars last.
-    pub(super) fn ends(&self, uid: Uid) -> bool {
-        self.is_followed && self.given.contains_key(&uid)
+    /// An order to stop a pod. Its kubelet is to end it where the API server can be asked for that.
+    pub(super) fn stop(&mut self, order: StopOrder) -> Stopping {
+        if self.stops.ends(order.uid) {
+            Stopping::ByKubelet
+        } else if self.is_followed && self.given.contains_key(&order.uid) {
+            self.stops.hold(order);
+            Stopping::Held
+        } else {
+            Stopping::ByRuntime
+        }
     }
 
     fn eviction(&self, pending: &durable::Eviction) -> Option<Eviction> {

@@ -1,8 +1,8 @@
 //! `services`: reads what Kubernetes writes about this node's pods, and what is left on its disks, and asks the container
-//! runtime what pods are called; or follows them by a cluster's API server, and reports to it. It sends the core what it decides by, numbers alone, and the reporter the names. It may be
-//! slow, hang or die: both go on with what they were sent last, and the core without figures of disks. By order of the core
-//! alone it has the container runtime remove what is dead or unused, stop pods that are evicted with a grace, and raise
-//! memory.high of containers that it throttles.
+//! runtime what pods are called; or follows them by a cluster's API server, and reports to it. It sends the core what it
+//! decides by, numbers alone, and the reporter the names. It may be slow, hang or die: both go on with what they were sent
+//! last, and the core without figures of disks. By order of the core alone it has the container runtime remove what is dead or
+//! unused, stop pods that are evicted with a grace, and raise memory.high of containers that it throttles.
 
 mod cluster;
 mod disks;
@@ -36,7 +36,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
-use cluster::{Cluster, ClusterEvent};
+use cluster::{Cluster, ClusterEvent, Stopping};
 pub(crate) use cluster::{Settings as ClusterSettings, node_name};
 pub(crate) use disks::are_configured as disks_are_configured;
 use disks::{Disks, Sources};
@@ -177,8 +177,8 @@ struct Reads {
     cluster: Option<ClusterSettings>,
 }
 
-/// Reads the file whenever it changed, or follows the cluster, reads the disks, asks the runtime from time to time, and sends the newest core and the
-/// newest reporter what is known.
+/// Reads the file whenever it changed, or follows the cluster, reads the disks, asks the runtime from time to time, and sends
+/// the newest core and the newest reporter what is known.
 async fn serve(
     socket: std::os::unix::net::UnixDatagram,
     reads: Reads,
@@ -260,10 +260,7 @@ async fn serve(
             received = next_message(at.core.as_ref()) => match received {
                 Ok(CoreMessage::Remove(order)) => at.removal.order(order),
                 Ok(CoreMessage::Relax(order)) => at.running.order(RunningOrder::Relax(order)),
-                Ok(CoreMessage::Stop(StopOrder { uid, .. })) if cluster.as_ref().is_some_and(|it| it.ends(uid)) => {
-                    at.feed.report_stop(StopResult { uid, is_begun: true });
-                }
-                Ok(CoreMessage::Stop(order)) => at.running.order(RunningOrder::Stop(order)),
+                Ok(CoreMessage::Stop(order)) => at.stop(order, cluster.as_mut()),
                 Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
                 Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
                 // It has ended; that is logged where it is sent something.
@@ -336,6 +333,15 @@ impl Serving {
         }
     }
 
+    /// Has a pod stopped: by its kubelet where the cluster can be asked for that, else by the container runtime.
+    fn stop(&mut self, order: StopOrder, cluster: Option<&mut Cluster>) {
+        match cluster.map_or(Stopping::ByRuntime, |cluster| cluster.stop(order)) {
+            Stopping::ByKubelet => self.feed.report_stop(StopResult { uid: order.uid, is_begun: true }),
+            Stopping::Held => {}
+            Stopping::ByRuntime => self.running.order(RunningOrder::Stop(order)),
+        }
+    }
+
     /// Another core was started.
     fn begin_core(&mut self, way: OwnedFd) {
         #[cfg(feature = "fault-injection")]
@@ -395,6 +401,8 @@ impl Serving {
             ClusterEvent::Reported(number) => {
                 self.outbox.mark_reported(number);
             }
+            ClusterEvent::Ends(uid) => self.feed.report_stop(StopResult { uid, is_begun: true }),
+            ClusterEvent::Unanswered(order) => self.running.order(RunningOrder::Stop(order)),
         }
     }
 

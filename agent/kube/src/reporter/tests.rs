@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn eviction(name: &str) -> Eviction {
+pub(super) fn eviction(name: &str) -> Eviction {
     Eviction {
         uid: format!("uid-of-{name}"),
         namespace: "shop".into(),
@@ -44,7 +44,7 @@ fn patched(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -
 }
 
 /// Answers as an API server that accepts everything.
-fn accepts(asked: &Asked) -> (u16, Value) {
+pub(super) fn accepts(asked: &Asked) -> (u16, Value) {
     let kind = if asked.path.contains("/events") { "Event" } else { "Pod" };
     let involved = json!({});
     (200, json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "involvedObject": involved }))
@@ -52,6 +52,13 @@ fn accepts(asked: &Asked) -> (u16, Value) {
 
 fn lines(log: &Log) -> Vec<String> {
     log.lock().expect("no test failed with it").iter().map(Asked::line).collect()
+}
+
+/// One without conditions, that has these to report.
+fn reporting(client: Client, entries: impl IntoIterator<Item = impl Into<Entry>>) -> Reporter {
+    let mut reporter = Reporter::new(client, "n1".into(), None);
+    entries.into_iter().for_each(|entry| reporter.add(entry));
+    reporter
 }
 
 /// Runs until what is asked for is reached, on a clock that does not wait.
@@ -66,7 +73,7 @@ async fn until(reporter: &mut Reporter, is_reached: impl Fn(&Reporter) -> bool) 
     panic!("it is never reached: {:?}", reporter.outbox);
 }
 
-fn run(test: impl Future<Output = ()>) {
+pub(super) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test);
 }
@@ -80,15 +87,16 @@ const LIST: &str = "GET /api/v1/namespaces/shop/pods";
 fn an_eviction_is_one_patch_and_one_event_and_a_second_patch_where_the_reason_is_missing_in_the_end() {
     run(async {
         let (client, log) = server(accepts);
-        let mut reporter = Reporter::new(client, "n1".into(), None, Outbox::new());
-        reporter.add(eviction("web"));
-        reporter.add(eviction("web"));
-        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        let mut reporter = reporting(client, [eviction("web"), eviction("web")]);
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
         assert_eq!(lines(&log), [PATCH, EVENT]);
         assert_eq!(log.lock().expect("no test failed with it")[0].body["metadata"]["uid"], "uid-of-web");
         reporter.pods = Some(patched("web", "Failed", None, true));
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, EVENT, PATCH]);
+        let [ends, again, Outcome::Over(over)] = &reporter.outcomes[..] else { panic!("{:?}", reporter.outcomes) };
+        let expected = Outcome::Ends("uid-of-web".into());
+        assert_eq!((ends, again, over.progress), (&expected, &expected, Progress::PatchedAgain));
     });
 }
 
@@ -96,8 +104,8 @@ fn an_eviction_is_one_patch_and_one_event_and_a_second_patch_where_the_reason_is
 fn a_pod_that_is_as_it_should_be_is_left_alone() {
     run(async {
         let (client, log) = server(accepts);
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
-        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        let mut reporter = reporting(client, [eviction("web")]);
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
         reporter.pods = Some(patched("web", "Failed", Some("Evicted"), true));
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, EVENT]);
@@ -110,10 +118,11 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
         let running = patched("web", "Running", None, false);
         let (client, log) = server(accepts);
         let patched = Entry { progress: Progress::Patched(Timestamp::UNIX_EPOCH), ..eviction("web").into() };
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![patched]);
+        let mut reporter = reporting(client, [patched]);
         reporter.pods = Some(running.clone());
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [DELETE, EVENT]);
+        assert_eq!(reporter.outcomes.first(), Some(&Outcome::Ends("uid-of-web".into())));
         let body = log.lock().expect("no test failed with it")[0].body.clone();
         assert_eq!((&body["preconditions"]["uid"], &body["gracePeriodSeconds"]), (&json!("uid-of-web"), &json!(1)));
 
@@ -121,7 +130,7 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
             |asked: &Asked| if asked.line() == PATCH { refused(403, "Forbidden", "no") } else { accepts(asked) };
         let (client, log) = server(forbidden);
         let soft = Eviction { grace_seconds: 30, ..eviction("web") };
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![soft.into()]);
+        let mut reporter = reporting(client, [soft]);
         reporter.pods = Some(running);
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, DELETE, EVENT]);
@@ -135,9 +144,9 @@ fn a_pod_is_not_judged_by_what_a_watch_said_that_was_lost_before_the_patch() {
     run(async {
         let (client, log) = server(accepts);
         let patched = Entry { progress: Progress::Patched(Timestamp::UNIX_EPOCH), ..eviction("web").into() };
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![patched]);
+        let mut reporter = reporting(client, [patched]);
         reporter.pods = Some(pods("web", "Running", None, false));
-        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
         for _ in 0..10 {
             let wait = reporter.write_next().await;
             tokio::time::advance(wait).await;
@@ -158,40 +167,105 @@ fn another_pod_of_the_same_name_and_one_that_is_gone_are_left_alone() {
             _ => accepts(asked),
         };
         let (client, log) = server(other);
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        let mut reporter = reporting(client, [eviction("web")]);
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, LIST, EVENT]);
 
         let gone = |asked: &Asked| if asked.line() == PATCH { refused(404, "NotFound", "") } else { accepts(asked) };
         let (client, log) = server(gone);
-        let mut reporter = Reporter::new(client, "n1".into(), None, vec![eviction("web").into()]);
+        let mut reporter = reporting(client, [eviction("web")]);
         until(&mut reporter, |it| it.outbox.is_empty()).await;
         assert_eq!(lines(&log), [PATCH, EVENT], "it was evicted all the same");
+        assert!(matches!(reporter.outcomes[..], [Outcome::Over(_)]), "no kubelet ends it: {:?}", reporter.outcomes);
     });
 }
 
 #[test]
-fn what_cannot_be_written_now_is_written_later_in_order_and_an_event_once() {
+fn what_cannot_be_written_now_is_written_later_and_an_event_once() {
     run(async {
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&asked);
-        let (client, log) = server(move |asked| match count.fetch_add(1, Ordering::Relaxed) {
-            0 => refused(503, "ServiceUnavailable", ""),
-            1 => refused(429, "TooManyRequests", ""),
-            2 => refused(401, "Unauthorized", "the token has expired"),
-            // Its answer is lost on the way.
-            5 => refused(504, "Timeout", ""),
-            6 => refused(409, "AlreadyExists", ""),
+        let counts = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let (client, log) = server(move |asked| {
+            let is_event = asked.line() == EVENT;
+            match (is_event, counts[usize::from(is_event)].fetch_add(1, Ordering::Relaxed)) {
+                (false, 0) => refused(503, "ServiceUnavailable", ""),
+                (false, 1) => refused(429, "TooManyRequests", ""),
+                (false, 2) => refused(401, "Unauthorized", "the token has expired"),
+                // Its answer is lost on the way.
+                (true, 0) => refused(504, "Timeout", ""),
+                (true, 1) => refused(409, "AlreadyExists", ""),
+                _ => accepts(asked),
+            }
+        });
+        let begun = Instant::now();
+        let mut reporter = reporting(client, [eviction("web")]);
+        let is_patched = |open: &Open| matches!(open.entry.progress, Progress::Patched(_));
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event && is_patched(open))).await;
+        let all = lines(&log);
+        let of = |line: &str| all.iter().filter(|it| *it == line).count();
+        assert_eq!((of(PATCH), of(EVENT), all.len()), (4, 2, 6), "{all:?}");
+        // Half of 1 s, 2 s and 4 s.
+        assert!(begun.elapsed() >= Duration::from_millis(3500), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn a_pod_that_fails_always_holds_up_no_other_and_so_do_the_conditions() {
+    run(async {
+        let (client, log) = server(move |asked| match asked.line().as_str() {
+            PATCH => refused(500, "InternalError", "a webhook has failed"),
+            line if line.contains("/nodes/") => refused(500, "InternalError", "another one"),
             _ => accepts(asked),
         });
         let begun = Instant::now();
-        let both = ["web", "db"].map(|name| eviction(name).into()).to_vec();
-        let mut reporter = Reporter::new(client, "n1".into(), None, both);
-        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        let mut reporter = reporting(client, ["web", "db"].map(eviction));
+        let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
+        reporter.set_conditions(Some(vec![holds])).await;
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
         let db = PATCH.replace("web", "db");
-        assert_eq!(lines(&log), [PATCH, PATCH, PATCH, PATCH, db.as_str(), EVENT, EVENT, EVENT]);
-        // Half of 1 s, 2 s and 4 s, and half of 1 s for the event.
-        assert!(begun.elapsed() >= Duration::from_secs(4), "{:?}", begun.elapsed());
+        let all = lines(&log);
+        assert!(all.contains(&db), "{all:?}");
+        assert!(begun.elapsed() < Duration::from_millis(500), "nothing has waited: {:?}", begun.elapsed());
+        until(&mut reporter, |_| lines(&log).iter().filter(|line| *line == PATCH).count() == 6).await;
+        // Half of 1, 2, 4, 8 and 16 s.
+        assert!(begun.elapsed() > Duration::from_secs(15), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn an_answer_that_is_none_is_tried_a_few_times_and_counts_as_refused_then() {
+    run(async {
+        let broken = |asked: &Asked| if asked.line() == PATCH { (200, json!([])) } else { accepts(asked) };
+        let (client, log) = server(broken);
+        let mut reporter = reporting(client, [eviction("web")]);
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.progress == Progress::Over)).await;
+        let all = lines(&log);
+        assert_eq!(all.iter().filter(|line| *line == PATCH).count(), 5, "{all:?}");
+        assert_eq!(all.last().map(String::as_str), Some(DELETE));
+    });
+}
+
+#[test]
+fn a_patch_that_is_in_conflict_is_tried_again_with_pauses_and_within_the_budget_and_not_for_ever() {
+    run(async {
+        let (client, log) = server(|asked| match asked.line().as_str() {
+            PATCH => refused(409, "Conflict", "the object has been modified"),
+            LIST => (200, json!({ "metadata": {}, "items": [{ "metadata": { "uid": "uid-of-web" } }] })),
+            _ => accepts(asked),
+        });
+        let begun = Instant::now();
+        let mut reporter = reporting(client, [eviction("web")]);
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        let all = lines(&log);
+        let of = |line: &str| all.iter().filter(|it| *it == line).count();
+        assert_eq!((of(PATCH), of(LIST), of(DELETE), of(EVENT)), (5, 5, 1, 1), "{all:?}");
+        // Half of 1, 2, 4 and 8 s.
+        assert!(begun.elapsed() >= Duration::from_millis(7500), "{:?}", begun.elapsed());
+        reporter.add(eviction("db"));
+        while reporter.budget.take(Instant::now()).is_ok() {}
+        reporter.outbox[0].is_in_conflict = true;
+        let asked = lines(&log).len();
+        assert!(reporter.write_next().await > Duration::ZERO, "it waits for the budget");
+        assert_eq!(lines(&log).len(), asked);
     });
 }
 
@@ -214,15 +288,15 @@ fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in
             line if line.contains("nodes") => (200, json!({ "metadata": {} })),
             _ => accepts(asked),
         });
-        let effect = Some(TaintEffect::NoSchedule);
-        let mut reporter = Reporter::new(client, "n1".into(), effect, vec![eviction("web").into()]);
+        let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, [eviction("web")]) };
         let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
         reporter.set_conditions(Some(vec![holds])).await;
-        until(&mut reporter, |it| it.outbox.iter().all(|entry| entry.has_event)).await;
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
         let (apply, get, patch) = ("PATCH /api/v1/nodes/n1/status", "GET /api/v1/nodes/n1", "PATCH /api/v1/nodes/n1");
-        let first = [get, apply, get, patch, get, patch, PATCH, EVENT];
+        // The conflict has a pause of its own.
+        let first = [get, apply, get, patch, PATCH, EVENT, get, patch];
         assert_eq!(lines(&log), first);
-        let written = log.lock().expect("no test failed with it")[5].clone();
+        let written = log.lock().expect("no test failed with it")[7].clone();
         assert_eq!(written.body["spec"]["taints"][0]["key"], "other");
         assert_eq!(written.body["spec"]["taints"][1]["key"], "plimsoll.dev/memory-pressure");
         assert!(log.lock().expect("no test failed with it")[1].query.contains("fieldManager=plimsoll"));

@@ -1,7 +1,9 @@
 use super::*;
+use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
 use plimsoll_state::durable::{Figures, Moment, PodName, Reason};
+use std::time::Duration;
 
 const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
@@ -35,27 +37,47 @@ fn eviction(number: u64, progress: Progress, grace: Option<u32>) -> durable::Evi
 struct Rig {
     cluster: Cluster,
     evictions: mpsc::UnboundedReceiver<Eviction>,
-    over: mpsc::UnboundedSender<Entry>,
+    outcomes: mpsc::UnboundedSender<Outcome>,
     changes: mpsc::Sender<Change>,
 }
 
 impl Rig {
     fn new() -> Self {
-        let ((changes, of_changes), (send_over, over)) = (mpsc::channel(4), mpsc::unbounded_channel());
+        let ((changes, of_changes), (send_outcomes, outcomes)) = (mpsc::channel(4), mpsc::unbounded_channel());
         let (evictions, of_evictions) = mpsc::unbounded_channel();
         let cluster = Cluster {
             changes: of_changes,
             pods: watch::channel(None).0,
             conditions: watch::channel(None).0,
             evictions,
-            over,
+            outcomes,
             known: BTreeMap::new(),
             reader: PodReader::default(),
             given: HashMap::new(),
+            stops: Stops::default(),
             is_followed: false,
+            is_lost: false,
         };
-        Self { cluster, evictions: of_evictions, over: send_over, changes }
+        Self { cluster, evictions: of_evictions, outcomes: send_outcomes, changes }
     }
+
+    /// The node has this pod alone.
+    async fn list(&mut self) {
+        let pods = Pods::from([(UID.to_owned(), object("web", "Running", "running"))]);
+        self.changes.send(Change::Pods(pods)).await.expect("it is received");
+        let ClusterEvent::Pods(listed) = self.cluster.event().await else { panic!("pods") };
+        assert!(listed.pods.contains_key(&Uid::of(UID)));
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+/// An order that may be begun for so long.
+fn stop_within(time: Duration) -> StopOrder {
+    StopOrder { uid: Uid::of(UID), grace_seconds: 30, until: monotonic().after(time) }
 }
 
 fn outbox(evictions: Vec<durable::Eviction>) -> Outbox {
@@ -79,33 +101,76 @@ fn a_pod_is_reported_once_it_was_killed_and_at_once_where_its_kubelet_is_to_end_
 
 #[test]
 fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_known_by_its_number() {
-    let Rig { mut cluster, mut evictions, over, changes } = Rig::new();
-    let outbox = outbox(vec![eviction(7, Progress::Killed, None)]);
-    assert_eq!(cluster.report(&outbox), [], "no pod is known yet");
-    assert!(evictions.try_recv().is_err());
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    runtime.block_on(async {
-        let pods = Pods::from([(UID.to_owned(), object("web", "Running", "running"))]);
-        changes.send(Change::Pods(pods)).await.expect("it is received");
-        let ClusterEvent::Pods(listed) = cluster.event().await else { panic!("pods") };
-        assert!(listed.pods.contains_key(&Uid::of(UID)));
+    run(async {
+        let mut rig = Rig::new();
+        let outbox = outbox(vec![eviction(7, Progress::Killed, None)]);
+        assert_eq!(rig.cluster.report(&outbox), [], "no pod is known yet");
+        assert!(rig.evictions.try_recv().is_err());
+        rig.list().await;
         for _ in 0..2 {
-            assert_eq!(cluster.report(&outbox), []);
+            assert_eq!(rig.cluster.report(&outbox), []);
         }
-        let given = evictions.recv().await.expect("it is given");
-        assert!(cluster.ends(Uid::of(UID)) && !cluster.ends(Uid(7)));
-        assert!(evictions.try_recv().is_err(), "once");
+        let given = rig.evictions.recv().await.expect("it is given");
+        assert!(rig.evictions.try_recv().is_err(), "once");
         assert_eq!((given.namespace.as_str(), given.name.as_str(), given.uid.as_str()), ("shop", "web", UID));
         assert_eq!(given.at.as_millisecond(), 1_700_000_000_123);
         assert!(given.message.contains("Threshold quantity: 5Mi, available: 1Mi"), "{}", given.message);
-        over.send(given.into()).expect("it is received");
-        let ClusterEvent::Reported(number) = cluster.event().await else { panic!("it is reported") };
+        rig.outcomes.send(Outcome::Over(given.into())).expect("it is received");
+        let ClusterEvent::Reported(number) = rig.cluster.event().await else { panic!("it is reported") };
         assert_eq!(number, EvictionNumber(7));
-        assert!(!cluster.ends(Uid::of(UID)), "it is over");
         // One of which nothing is known but its UID cannot be reported.
-        changes.send(Change::Pods(Pods::new())).await.expect("it is received");
-        let ClusterEvent::Pods(_) = cluster.event().await else { panic!("pods") };
-        assert_eq!(cluster.report(&outbox), [EvictionNumber(7)]);
+        rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
+        let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
+        assert_eq!(rig.cluster.report(&outbox), [EvictionNumber(7)]);
+    });
+}
+
+#[test]
+fn a_pod_is_ended_by_its_kubelet_once_the_api_server_has_taken_that_and_not_when_it_is_to_be_asked() {
+    run(async {
+        let mut rig = Rig::new();
+        let order = stop_within(Duration::from_mins(1));
+        assert_eq!(rig.cluster.stop(order), Stopping::ByRuntime, "it is not followed");
+        rig.list().await;
+        assert_eq!(rig.cluster.stop(order), Stopping::ByRuntime, "it is not asked");
+        rig.cluster.report(&outbox(vec![eviction(7, Progress::Decided, Some(30))]));
+        assert_eq!(rig.cluster.stop(order), Stopping::Held);
+        rig.outcomes.send(Outcome::Ends(UID.into())).expect("it is received");
+        let ClusterEvent::Ends(uid) = rig.cluster.event().await else { panic!("it is answered") };
+        assert_eq!(uid, order.uid);
+        assert_eq!(rig.cluster.stop(order), Stopping::ByKubelet, "it is asked for again");
+        rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
+        let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
+        assert!(!rig.cluster.stops.ends(order.uid), "it is gone from there");
+    });
+}
+
+#[test]
+fn a_pod_is_stopped_by_the_runtime_where_the_api_server_does_not_answer_in_half_of_the_time_or_refuses() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.list().await;
+        rig.cluster.report(&outbox(vec![eviction(7, Progress::Decided, Some(30))]));
+        let time = Duration::from_millis(200);
+        let order = stop_within(time);
+        let begun = monotonic();
+        assert_eq!(rig.cluster.stop(order), Stopping::Held);
+        let ClusterEvent::Unanswered(given_up) = rig.cluster.event().await else { panic!("it is given up") };
+        let passed = monotonic().since(begun);
+        assert!(given_up == order && passed >= time * 2 / 5, "{passed:?}");
+        let order = stop_within(Duration::from_mins(10));
+        assert_eq!(rig.cluster.stop(order), Stopping::Held);
+        let given = rig.evictions.recv().await.expect("it is given");
+        rig.outcomes.send(Outcome::Over(given.into())).expect("it is received");
+        let (mut is_over, mut given_up) = (false, None);
+        while !is_over || given_up.is_none() {
+            match rig.cluster.event().await {
+                ClusterEvent::Reported(number) => is_over = number == EvictionNumber(7),
+                ClusterEvent::Unanswered(order) => given_up = Some(order),
+                _ => panic!("neither"),
+            }
+        }
+        assert_eq!(given_up, Some(order), "no kubelet ends it");
     });
 }
 

@@ -1,0 +1,86 @@
+//! Many nodes that are short of memory at the same time, and have one API server.
+
+use super::tests::{accepts, eviction, run};
+use super::*;
+use crate::testing::{refused, server};
+use std::sync::{Arc, Mutex};
+
+/// A twenty-fifth of a cluster of 5,000, as of what the API server takes.
+const NODES: usize = 200;
+const EVICTIONS: usize = 30;
+/// A patch and an event each.
+const WRITES: usize = NODES * EVICTIONS * 2;
+const MOST_IN_A_SECOND: usize = 80;
+/// It answers nothing for so long.
+const OUTAGE: Duration = Duration::from_mins(1);
+
+/// What the API server is sent in a tenth of a second.
+#[derive(Default)]
+struct Load {
+    tenth: u128,
+    sent: usize,
+    accepted: usize,
+    /// The most that was sent in one, after the outage.
+    most: usize,
+}
+
+impl Load {
+    /// One more request. Whether it is accepted.
+    fn take(&mut self, passed: Duration) -> bool {
+        let tenth = passed.as_millis() / 100;
+        if tenth != self.tenth {
+            *self = Self { tenth, most: self.most, ..Self::default() };
+        }
+        let (is_up, has_room) = (passed >= OUTAGE, self.accepted < MOST_IN_A_SECOND / 10);
+        self.sent += 1;
+        self.most = self.most.max(if is_up { self.sent } else { 0 });
+        self.accepted += usize::from(is_up && has_room);
+        is_up && has_room
+    }
+}
+
+#[test]
+fn nodes_that_come_back_together_are_spread_over_time() {
+    run(async {
+        fastrand::seed(7);
+        let (start, load) = (Instant::now(), Arc::<Mutex<Load>>::default());
+        let of_server = Arc::clone(&load);
+        let (client, log) = server(move |asked| {
+            let passed = start.elapsed();
+            if of_server.lock().expect("no test failed with it").take(passed) {
+                accepts(asked)
+            } else if passed < OUTAGE {
+                refused(503, "ServiceUnavailable", "")
+            } else {
+                refused(429, "TooManyRequests", "")
+            }
+        });
+        let (outcomes, mut came) = mpsc::unbounded_channel();
+        let (_conditions, conditions) = watch::channel(None);
+        // They are gone once they were patched.
+        let (_pods, pods) = watch::channel(Some(Pods::new()));
+        let mut ways = Vec::new();
+        for node in 0..NODES {
+            let (way, evictions) = mpsc::unbounded_channel();
+            for number in 0..EVICTIONS {
+                way.send(eviction(&format!("pod-{number}-of-{node}"))).expect("it is received");
+            }
+            ways.push(way);
+            let report = Report { evictions, conditions: conditions.clone(), pods: pods.clone() };
+            tokio::spawn(Reporter::new(client.clone(), node.to_string(), None).run(report, outcomes.clone()));
+        }
+        let mut over = 0;
+        while over < NODES * EVICTIONS {
+            let outcome = came.recv().await.expect("they run");
+            over += usize::from(matches!(outcome, Outcome::Over(_)));
+        }
+        let passed = start.elapsed();
+        // All writes take 150 s at the rate that it accepts.
+        let least = Duration::from_secs((WRITES / MOST_IN_A_SECOND) as u64);
+        assert!(passed >= OUTAGE + least && passed < OUTAGE + 3 * least, "{passed:?}");
+        let most = load.lock().expect("no test failed with it").most;
+        assert!(most < NODES / 4, "{most} were sent in a tenth of a second");
+        let sent = log.lock().expect("no test failed with it").len();
+        assert!(sent < 3 * WRITES, "{sent} requests for {WRITES} writes");
+    });
+}
