@@ -90,12 +90,11 @@ pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
     let phase = status.and_then(|status| status.phase.as_deref());
     match progress {
         // It ended by itself, and is not to be a failed one; that it was killed at the end, its event says.
-        Progress::Unreported if phase == Some(SUCCEEDED) => Step::Done,
+        Progress::Unreported | Progress::Patched(_) if phase == Some(SUCCEEDED) => Step::Done,
         Progress::Unreported => Step::Patch,
         Progress::ToDelete => Step::Delete,
         // What goes on is the kubelet's.
         Progress::Over | Progress::PatchedAgain => Step::Done,
-        Progress::Patched(_) if phase == Some(SUCCEEDED) => Step::Done,
         Progress::Patched(at) if !shows(pod, at) => Step::Wait(None),
         Progress::Patched(at) => {
             let patience = at.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX);
@@ -125,10 +124,10 @@ fn shows(pod: &Pod, patched: Timestamp) -> bool {
 /// anything there may be none. So a pod has ended as well where none runs and the kubelet has had its turns (`is_late`).
 fn has_ended(status: &PodStatus, is_late: bool) -> bool {
     let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    let states = || lists.into_iter().flatten().flatten().map(|it: &ContainerStatus| it.state.as_ref());
+    let found = || lists.into_iter().flatten().flatten().map(|it: &ContainerStatus| it.state.as_ref());
     let is_running = |state: Option<&ContainerState>| state.is_some_and(|state| state.running.is_some());
     let is_terminated = |state: Option<&ContainerState>| state.is_some_and(|state| state.terminated.is_some());
-    if is_late { !states().any(is_running) } else { states().next().is_some() && states().all(is_terminated) }
+    if is_late { !found().any(is_running) } else { found().next().is_some() && found().all(is_terminated) }
 }
 
 /// The one patch of `pods/status`, a strategic merge, as a request of this time.

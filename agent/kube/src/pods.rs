@@ -1,8 +1,10 @@
 //! The pods of one node, followed through any gap.
 
-use crate::budget::pause_after;
+use crate::budget::{pause_after, spread};
 use crate::error::{Refusal, chain};
+use crate::kept::{has_ended, kept};
 use core::pin::pin;
+use core::time::Duration;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use http::Request;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,6 +13,11 @@ use kube::{Api, Client};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
+
+/// So many pods are known: a kubelet runs 110 of them unless it is told otherwise. Pods that have ended give way to others.
+pub const MOST_PODS: usize = 4096;
+/// How long it is, less a random part of up to half, until pods are listed again that were more.
+const MANY_PAUSE: Duration = Duration::from_mins(1);
 
 /// The pods by their UIDs as they are written.
 pub type Pods = BTreeMap<String, Arc<Pod>>;
@@ -24,17 +31,25 @@ pub enum Change {
     Lost(String),
 }
 
-/// Follows the pods of this node, by a client and what is notified with it ([`crate::client`]), until nothing receives what changed. They are listed by the watch itself where the API
-/// server can do that (streaming lists, 1.32), which is a read from its cache, and otherwise at once, from there too.
-/// A watch that ends goes on from where it was; after an error there is a pause that doubles, with a random part.
+/// Follows the pods of this node, by a client and what is notified with it ([`crate::client`]), until nothing receives what
+/// changed. They are listed by the watch itself where the API server can do that (streaming lists, 1.32), which is a read
+/// from its cache, and otherwise at once, from there too. A watch that ends goes on from where it was; after an error there
+/// is a pause that doubles, with a random part. Of more than [`MOST_PODS`] that have not ended, what was said before holds.
 pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, changes: mpsc::Sender<Change>) {
     let api = Api::<Pod>::all(client);
     // Not in pages, which would be read from etcd: a node has few.
     let config = Config { page_size: None, ..Config::default() };
-    let config = config.fields(&format!("spec.nodeName={node}")).any_semantic();
-    if let Next::ListFirst = follow(watcher(api.clone(), config.clone().streaming_lists()), &watching, &changes).await {
-        tracing::info!("this API server does not list by a watch (WatchList): pods are listed first");
-        follow(watcher(api, config), &watching, &changes).await;
+    let listed_first = config.fields(&format!("spec.nodeName={node}")).any_semantic();
+    let mut config = listed_first.clone().streaming_lists();
+    loop {
+        match follow(watcher(api.clone(), config.clone()), &watching, &changes).await {
+            Next::End => return,
+            Next::Anew => {}
+            Next::ListFirst => {
+                tracing::info!("this API server does not list by a watch (WatchList): pods are listed first");
+                config = listed_first.clone();
+            }
+        }
     }
 }
 
@@ -48,6 +63,7 @@ pub async fn list(client: &Client, node: &str) -> kube::Result<String> {
 enum Next {
     End,
     ListFirst,
+    Anew,
 }
 
 async fn follow(
@@ -74,6 +90,14 @@ async fn follow(
                 Ok(event) => {
                     failures = 0;
                     known.take_in(event);
+                    if known.are_too_many {
+                        let why = format!("more than {MOST_PODS} pods that have not ended have the name of this node");
+                        if changes.send(Change::Lost(why)).await.is_err() {
+                            return Next::End;
+                        }
+                        tokio::time::sleep(spread(MANY_PAUSE, fastrand::f64())).await;
+                        return Next::Anew;
+                    }
                 }
                 Err(watcher::Error::WatchStartFailed(error)) if is_not_streamed(&error) => return Next::ListFirst,
                 Err(error) => {
@@ -111,19 +135,21 @@ struct Known {
     /// A list that is under way. What was known before holds until its end.
     listed: Option<Pods>,
     is_changed: bool,
+    /// There is no room for one that has not ended.
+    are_too_many: bool,
 }
 
 impl Known {
     fn take_in(&mut self, event: Event<Pod>) {
         match event {
             Event::Init => self.listed = Some(Pods::new()),
-            Event::InitApply(pod) => insert(self.listed.get_or_insert_default(), pod),
+            Event::InitApply(pod) => self.are_too_many |= !insert(self.listed.get_or_insert_default(), pod),
             Event::InitDone => {
                 self.pods = self.listed.take().unwrap_or_default();
                 self.is_changed = true;
             }
             Event::Apply(pod) => {
-                insert(&mut self.pods, pod);
+                self.are_too_many |= !insert(&mut self.pods, pod);
                 self.is_changed = true;
             }
             Event::Delete(pod) => {
@@ -138,12 +164,16 @@ impl Known {
     }
 }
 
-fn insert(pods: &mut Pods, mut pod: Pod) {
-    // Half of an object, and read by nothing here.
-    pod.metadata.managed_fields = None;
-    if let Some(uid) = pod.metadata.uid.clone() {
-        pods.insert(uid, Arc::new(pod));
+/// Where there is no room, one that has ended goes. False: none has.
+fn insert(pods: &mut Pods, pod: Pod) -> bool {
+    let Some(uid) = pod.metadata.uid.clone() else { return true };
+    pods.insert(uid.clone(), Arc::new(kept(pod)));
+    if pods.len() <= MOST_PODS {
+        return true;
     }
+    let is_over = |uid: &String| pods.get(uid).is_some_and(|pod| has_ended(pod));
+    let over = if is_over(&uid) { Some(uid) } else { pods.keys().find(|uid| is_over(uid)).cloned() };
+    over.is_some_and(|uid| pods.remove(&uid).is_some())
 }
 
 #[cfg(test)]
@@ -237,6 +267,42 @@ mod tests {
         let error = run(list(&client, "n2")).expect_err("it is refused");
         assert!(chain(&error).contains("pods is forbidden"), "{error}");
         assert!(log.lock().expect("no panic").iter().all(|asked| asked.line() == "GET /api/v1/pods"));
+    }
+
+    #[test]
+    fn so_many_pods_are_known_and_those_that_have_ended_give_way() {
+        let object = |name: &str, phase: &str| {
+            let mut object = pod(name, 1);
+            object["status"] = json!({ "phase": phase });
+            serde_json::from_value::<Pod>(object).expect("a pod")
+        };
+        let mut known = Known::default();
+        for number in 0..MOST_PODS {
+            let phase = if number == 7 { "Failed" } else { "Running" };
+            known.take_in(Event::Apply(object(&number.to_string(), phase)));
+        }
+        known.take_in(Event::Apply(object("ended", "Succeeded")));
+        assert_eq!((known.pods.len(), known.pods.contains_key("ended"), known.are_too_many), (MOST_PODS, false, false));
+        known.take_in(Event::Apply(object("new", "Running")));
+        assert_eq!((known.pods.len(), known.pods.contains_key("7"), known.are_too_many), (MOST_PODS, false, false));
+        known.take_in(Event::Apply(object("another", "Running")));
+        assert!(known.are_too_many);
+    }
+
+    #[test]
+    fn of_too_many_pods_what_was_said_before_holds_until_there_are_fewer() {
+        let seen = run(seen(
+            |_, number| match number {
+                0 => (200, json!([event("ADDED", &pod("a", 1)), end_of_list(3)])),
+                1 => {
+                    let many = (0..=MOST_PODS).map(|number| event("ADDED", &pod(&number.to_string(), 4)));
+                    (200, Value::Array(many.collect()))
+                }
+                _ => (200, json!([event("ADDED", &pod("b", 8)), end_of_list(9)])),
+            },
+            3,
+        ));
+        assert_eq!(seen, ["a", "lost", "b"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::{Configuration, Taint};
-use plimsoll_inventory::{EvictionNumber, StopOrder};
+use plimsoll_inventory::{EvictionNumber, MOST_PODS, StopOrder};
 use plimsoll_kube::{
     Access, Change, Condition, Dial, Eviction, Kind, Outcome, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
     TaintEffect, Timestamp,
@@ -27,6 +27,8 @@ use super::outbox::Outbox;
 use super::pod_file::{Listed, listed};
 use super::pod_reader::PodReader;
 use stops::Stops;
+
+const _: () = assert!(plimsoll_kube::MOST_PODS == MOST_PODS, "as many as the core has room for");
 
 /// The supervisor's answer.
 type Answer = Result<OwnedFd, Errno>;

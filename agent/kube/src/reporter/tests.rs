@@ -2,7 +2,7 @@ use super::*;
 use crate::node::Kind;
 use crate::testing::{Asked, Log, refused, server};
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, PodStatus,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -3,6 +3,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
 use plimsoll_state::durable::{Figures, Moment, PodName, Reason};
+use serde_json::json;
 use std::time::Duration;
 
 const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
@@ -185,5 +186,57 @@ fn a_failed_pod_is_known_until_its_containers_have_ended() {
         let status = object.status.as_mut().expect("it has one");
         status.ephemeral_container_statuses = status.container_statuses.take();
         assert_eq!(read(&object).expect("a pod").has_ended, has_ended, "ephemeral, {phase} {state}");
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_pod_says_the_same_of_it_as_all_of_it() {
+    let container = |name: &str| {
+        json!({ "name": name, "image": "i", "env": [{ "name": "E", "value": "v" }], "restartPolicy": "Always",
+            "resources": { "requests": { "memory": "5Mi", "cpu": "1" }, "limits": { "ephemeral-storage": "1Gi" } },
+            "securityContext": { "privileged": name == "privileged" },
+            "volumeMounts": [{ "name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional" }] })
+    };
+    let status = |name: &str| {
+        json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": 1,
+            "containerID": format!("containerd://{name}"), "state": { "running": {} },
+            "allocatedResources": { "memory": "4Mi" }, "resources": { "limits": { "memory": "6Mi" } } })
+    };
+    let ended = json!({ "name": "ended", "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+        "state": { "terminated": { "exitCode": 0 } } });
+    let plain = json!({ "name": "plain", "image": "i" });
+    let text = json!({
+        "metadata": { "name": "web", "namespace": "shop", "uid": UID, "labels": { "a": "b" },
+            "deletionTimestamp": "2023-11-14T22:13:20Z", "deletionGracePeriodSeconds": 30,
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9" }],
+            "annotations": { "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h",
+                "kubernetes.io/config.source": "api", "another": "one" } },
+        "spec": { "nodeName": "n1", "priority": 7, "priorityClassName": "system-node-critical", "hostPID": true,
+            "terminationGracePeriodSeconds": 30, "overhead": { "memory": "1Mi" },
+            "resources": { "requests": { "memory": "20Mi" } },
+            "containers": [container("main"), plain], "initContainers": [container("sidecar")],
+            "ephemeralContainers": [container("debug"), container("ended")],
+            "volumes": [{ "name": "c", "configMap": { "name": "n" } }, { "name": "g", "gitRepo": { "repository": "r" } },
+                { "name": "e", "emptyDir": { "sizeLimit": "3Mi" } }, { "name": "m", "emptyDir": { "medium": "Memory" } },
+                { "name": "h", "hostPath": { "path": "/dev" } }, { "name": "s", "secret": { "secretName": "n" } }] },
+        "status": { "phase": "Running", "startTime": "2023-11-14T22:13:20Z", "allocatedResources": { "memory": "18Mi" },
+            "resources": { "limits": { "memory": "21Mi" } }, "conditions": [{ "type": "Ready", "status": "True" }],
+            "containerStatuses": [status("main")], "initContainerStatuses": [status("sidecar")],
+            "ephemeralContainerStatuses": [status("debug"), ended] }
+    });
+    for (field, value) in [("/metadata/name", "web"), ("/status/phase", "Failed"), ("/spec/priorityClassName", "other")]
+    {
+        let mut text = text.clone();
+        *text.pointer_mut(field).expect("it is there") = json!(value);
+        for is_mirror in [true, false] {
+            if !is_mirror {
+                text["metadata"]["annotations"] = json!({});
+                text["spec"]["hostPID"] = json!(false);
+            }
+            let object: Object = serde_json::from_value(text.clone()).expect("a pod");
+            let all = read(&object).expect("it can be read");
+            let of_kept = read(&plimsoll_kube::kept(object)).expect("it can be read");
+            assert_eq!(format!("{of_kept:?}"), format!("{all:?}"), "{field}");
+        }
     }
 }
