@@ -43,6 +43,38 @@ impl Budget {
     }
 }
 
+/// A watch that ended so soon after it was begun is not begun anew at once: what ends it may end the next one, too.
+const SHORT: Duration = Duration::from_secs(5);
+/// The pause before the next one is random up to this. It doubles, up to [`PAUSE_MOST`].
+const WATCH_PAUSE: Duration = Duration::from_secs(2);
+
+/// How fast watches follow one another that end without an error: kube's watcher goes on at once then.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    begun: Option<Instant>,
+    /// So many in a row ended soon.
+    short: u32,
+}
+
+impl Pace {
+    /// A watch was begun.
+    pub(crate) const fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    /// How long the next one has to wait. `random` is from 0 to 1.
+    pub(crate) fn pause(&mut self, now: Instant, random: f64) -> Duration {
+        // Each counts once.
+        if self.begun.take().is_none_or(|begun| now - begun >= SHORT) {
+            self.short = 0;
+            return Duration::ZERO;
+        }
+        let most = WATCH_PAUSE.saturating_mul(1_u32.checked_shl(self.short).unwrap_or(u32::MAX)).min(PAUSE_MOST);
+        self.short += 1;
+        most.mul_f64(random.clamp(0.0, 1.0))
+    }
+}
+
 /// The pause after so many failures in a row, one at least: half of it is random, so that nodes that failed together do not
 /// try together.
 pub(crate) fn pause_after(failures: u32, random: f64) -> Duration {
@@ -79,5 +111,21 @@ mod tests {
         let pauses = |random| [1, 2, 3, 7, 100].map(|failures| pause_after(failures, random).as_millis());
         assert_eq!(pauses(1.0), [1000, 2000, 4000, 60_000, 60_000]);
         assert_eq!(pauses(0.0), [500, 1000, 2000, 30_000, 30_000]);
+    }
+
+    #[test]
+    fn a_watch_that_follows_a_short_one_waits_longer_each_time() {
+        let start = Instant::now();
+        let (mut pace, mut now) = (Pace::default(), start);
+        let mut paused = |lived: u64, random| {
+            pace.begin(now);
+            now += Duration::from_secs(lived);
+            let pause = pace.pause(now, random);
+            now += pause;
+            pause.as_secs()
+        };
+        assert_eq!([1, 1, 1, 1, 1, 1, 1].map(|lived| paused(lived, 1.0)), [2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!([paused(300, 1.0), paused(4, 0.5), paused(5, 1.0), paused(0, 1.0)], [0, 1, 0, 2]);
+        assert_eq!(Pace::default().pause(start, 1.0), Duration::ZERO, "the first one");
     }
 }

@@ -1,6 +1,7 @@
 //! The one connection to the API server, made when something is asked and made anew when it was lost.
 
 use crate::access::Access;
+use crate::budget::Pace;
 use crate::dial::Dial;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -14,13 +15,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::Client;
 use kube::client::Body;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex, Notify};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 /// How long a connection may take until it can be used.
 const CONNECT: Duration = Duration::from_secs(20);
+/// How long the head of an answer may take. That of a watch comes at its beginning.
+const ANSWER: Duration = Duration::from_secs(30);
 /// How often a connection that a watch waits on is tried: an API server that was stopped sends nothing, not even an end.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long the answer to that may take.
@@ -32,7 +35,8 @@ type Error = Box<dyn core::error::Error + Send + Sync>;
 /// notified when a watch was begun: one that is gone on with brings nothing by which that would be seen.
 pub fn client(access: Access, dial: Dial) -> (Client, Arc<Notify>) {
     let watching = Arc::<Notify>::default();
-    let shared = Shared { access, dial, sender: Mutex::new(None), watching: Arc::clone(&watching) };
+    let pace = StdMutex::default();
+    let shared = Shared { access, dial, sender: Mutex::new(None), watching: Arc::clone(&watching), pace };
     // Every object has its namespace with it.
     (Client::new(Connection(Arc::new(shared)), "default"), watching)
 }
@@ -42,6 +46,8 @@ struct Shared {
     dial: Dial,
     sender: Mutex<Option<SendRequest<Body>>>,
     watching: Arc<Notify>,
+    /// Of watches.
+    pace: StdMutex<Pace>,
 }
 
 impl Shared {
@@ -83,13 +89,26 @@ impl Shared {
             headers.insert(AUTHORIZATION, bearer);
         }
         let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+        if is_watch {
+            let pause = self.pace().pause(Instant::now(), fastrand::f64());
+            tokio::time::sleep(pause).await;
+        }
         let mut sender = self.sender().await?;
-        sender.ready().await?;
-        let response = sender.send_request(request).await?;
+        let answered = timeout(ANSWER, async {
+            sender.ready().await?;
+            sender.send_request(request).await
+        });
+        let response = answered.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         if is_watch && response.status().is_success() {
+            self.pace().begin(Instant::now());
             self.watching.notify_one();
         }
         Ok(response)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        // Each change of it is one assignment.
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,5 +128,42 @@ impl tower_service::Service<Request<Body>> for Connection {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.0);
         Box::pin(async move { shared.send(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::fd::OwnedFd;
+    use tower_service::Service as _;
+
+    #[test]
+    fn an_answer_that_does_not_begin_is_waited_for_a_bounded_time() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        fs::write(folder.path().join("token"), "t").expect("writable");
+        let directory = OwnedFd::from(fs::File::open(folder.path()).expect("it is there"));
+        let variable = |name: &str| Some(if name.ends_with("PORT") { "1" } else { "127.0.0.1" }.to_owned());
+        let access = Access::in_cluster(directory, variable).expect("a service account");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            // It takes all that it is sent, and says nothing.
+            let (near, far) = tokio::io::duplex(1 << 20);
+            let (sender, connection) =
+                http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.expect("nothing is waited for");
+            tokio::spawn(connection);
+            let dial = Dial::by(|| async { Err(io::ErrorKind::ConnectionRefused.into()) });
+            let (sender, pace) = (Mutex::new(Some(sender)), StdMutex::default());
+            let shared = Shared { access, dial, sender, watching: Arc::default(), pace };
+            let begun = Instant::now();
+            let request = Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
+            let error = Connection(Arc::new(shared)).call(request).await.expect_err("there is no answer");
+            assert!(
+                error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut),
+                "{error}"
+            );
+            assert_eq!(begun.elapsed().as_secs(), ANSWER.as_secs());
+            drop(far);
+        });
     }
 }
