@@ -1,4 +1,4 @@
-//! Which events are let through: those that name the agent and the token's own node.
+//! Which events are let through: those that name the agent and the token's own node, of pods that are evicted.
 
 use plimsoll_cluster_suite::Format;
 use serde_json::{Value, json};
@@ -8,6 +8,7 @@ use crate::attempts::{Attempt, expect_all};
 use crate::{NODES, agent};
 
 const OTHER_SOURCE: &str = "the agent's events name the agent and its own node";
+const OTHER_REPORT: &str = "the agent reports evictions of pods alone";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 #[test]
@@ -37,10 +38,18 @@ fn a_token_reports_events_in_its_own_name_alone() {
     };
     let mut of_agent_and_another = event("plimsoll", own);
     of_agent_and_another["reportingComponent"] = json!("kubelet");
+    let with = |pointer: &str, value: &str| {
+        let mut event = event("plimsoll", own);
+        *event.pointer_mut(pointer).expect("it is there") = json!(value);
+        event
+    };
     expect_all(&[
         attempt("of the kubelet", "POST", "", event("kubelet", own), Refused(OTHER_SOURCE)),
         attempt("of another node's agent", "POST", "", event("plimsoll", other), Refused(OTHER_SOURCE)),
         attempt("of two sources", "POST", "", of_agent_and_another, Refused(OTHER_SOURCE)),
+        attempt("another reason", "POST", "", with("/reason", "NodeNotReady"), Refused(OTHER_REPORT)),
+        attempt("of no pod", "POST", "", with("/involvedObject/kind", "Node"), Refused(OTHER_REPORT)),
+        attempt("of another group", "POST", "", with("/involvedObject/apiVersion", "v2"), Refused(OTHER_REPORT)),
         attempt("its own", "POST", "", event("plimsoll", own), Done),
         attempt("another text", "PATCH", "/web.1797a7cb2ac8bd15", json!({"message": "another"}), NoRight),
         attempt("one less", "DELETE", "/web.1797a7cb2ac8bd15", Value::Null, NoRight),

@@ -1,7 +1,10 @@
 //! What is installed, as the API server takes it.
 
-use plimsoll_cluster_suite::wait_for;
-use serde_json::Value;
+use plimsoll_cluster_suite::{Cluster, wait_for};
+use serde_json::{Deserializer, Value};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{NODES, cluster};
@@ -33,7 +36,56 @@ fn every_node_has_an_agent_that_is_critical_and_sees_its_processes() {
 
 #[test]
 fn what_is_applied_twice_changes_nothing() {
-    let folder = plimsoll_cluster_suite::Cluster::manifests("base");
+    let folder = Cluster::manifests("base");
     let differences = cluster().kubectl(&["diff", "--server-side", "--kustomize", folder.to_str().expect("UTF-8")]);
     assert_eq!(differences.expect("nothing differs"), "");
+}
+
+/// An overlay's names are written into accounts and bindings, and not into expressions: an account with rights that no policy
+/// knows would be bound by none.
+#[test]
+fn what_an_overlay_renames_has_no_rights_and_the_policies_are_about_what_has_them() {
+    for name in ["base", "uninstall"] {
+        let folder = renamed(name).expect("it is written");
+        let folder = folder.to_str().expect("UTF-8");
+        let printed = ["create", "--dry-run=client", "--output", "json", "--kustomize", folder];
+        let printed = cluster().kubectl(&printed).expect("it is accepted");
+        let objects = Deserializer::from_str(&printed).into_iter::<Value>().map(|object| object.expect("an object"));
+        let objects: Vec<Value> = objects.collect();
+        let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+        let accounts: BTreeSet<_> = of_kind("ServiceAccount").map(|account| user(&account["metadata"])).collect();
+        let bound: BTreeSet<_> = of_kind("ClusterRoleBinding")
+            .flat_map(|binding| binding["subjects"].as_array().into_iter().flatten())
+            .map(|subject| if subject["kind"] == "User" { text_of(&subject["name"]) } else { user(subject) })
+            .collect();
+        assert!(!accounts.is_empty() && accounts.is_disjoint(&bound), "{name}: {accounts:?} {bound:?}");
+        let conditions: BTreeSet<_> = of_kind("ValidatingAdmissionPolicy")
+            .map(|policy| text_of(&policy["spec"]["matchConditions"][0]["expression"]))
+            .collect();
+        let expected = bound.iter().map(|user| format!("request.userInfo.username == '{user}'")).collect();
+        assert_eq!(conditions, expected, "{name}");
+    }
+}
+
+/// An overlay over a copy of a shipped kustomization, with other names: the folder.
+fn renamed(name: &str) -> std::io::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("renamed-{name}"));
+    let shipped = folder.join("shipped");
+    fs::create_dir_all(&shipped)?;
+    for file in fs::read_dir(Cluster::manifests(name))? {
+        let file = file?;
+        fs::copy(file.path(), shipped.join(file.file_name()))?;
+    }
+    let text = "resources: [shipped]\nnamespace: other\nnamePrefix: renamed-\n";
+    fs::write(folder.join("kustomization.yaml"), text)?;
+    Ok(folder)
+}
+
+/// The user that a service account is.
+fn user(account: &Value) -> String {
+    format!("system:serviceaccount:{}:{}", text_of(&account["namespace"]), text_of(&account["name"]))
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
