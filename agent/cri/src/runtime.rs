@@ -18,7 +18,8 @@ use tonic::{Code, Status};
 ///
 /// It connects when it is first asked something, and again when the connection was lost. Each new connection begins with
 /// `Version`, so that nothing is said to what is no runtime. It has one call under way at a time; where a list must not
-/// wait for a stop, make two, or a clone, which begins with the same connection. A call that is dropped, or out of time, closes the connection with it.
+/// wait for a stop, make two, or a clone, which begins with the same connection. A call that is dropped, or out of time,
+/// closes the connection with it.
 ///
 /// A runtime that was restarted is not noticed: the call is sent again on a new connection, once, because every call of
 /// the interface that is used here is idempotent by its definition.
