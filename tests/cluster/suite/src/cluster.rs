@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Format};
+use crate::host::{Console, Stopped};
 
 /// The variable that names the kubeconfig. Not the one that kubectl reads: a cluster in use is never tested.
 const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
@@ -44,6 +45,21 @@ impl Cluster {
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut kubectl = Command::new(&self.kube);
         output(kubectl.arg("kubectl").arg("--kubeconfig").arg(&self.kubeconfig).args(arguments))
+    }
+
+    /// Stops a process of the control plane, until what this gives is dropped.
+    pub fn stop(&self, name: &str) -> Result<Stopped> {
+        Stopped::of(self.folder(), name)
+    }
+
+    /// What a node prints from now on.
+    pub fn console(&self, node: &str) -> Result<Console> {
+        Console::from_now(self.folder().join(format!("{node}.log")))
+    }
+
+    /// Where xtask keeps what it knows of the cluster (`xtask/src/cluster/control_plane.rs`).
+    fn folder(&self) -> &Path {
+        self.kubeconfig.parent().unwrap_or(Path::new("."))
     }
 
     /// A folder of manifests in the checkout.

@@ -1,5 +1,6 @@
 //! What tests of a cluster share: where it is ([`Cluster`]), requests to its API server by whichever user ([`Api`]), and
-//! what is installed into it.
+//! what is installed into it; of one that has a node, its console ([`Console`]) and processes that are stopped for a time
+//! ([`Stopped`]).
 //!
 //! The client is not the agent's own, so that no mistake is made on both sides. Nothing here waits longer than it says.
 
@@ -7,6 +8,8 @@
 
 mod api;
 mod cluster;
+mod host;
 
 pub use api::{Answer, Api, Format};
 pub use cluster::{Cluster, wait_for};
+pub use host::{Console, Stopped};

@@ -121,6 +121,10 @@ pub(crate) struct Arguments {
     /// Wait in the cgroup until this named pipe is opened for writing, and begin then.
     #[arg(long)]
     begin: Option<PathBuf>,
+    /// Take nothing where this file is already, and make it otherwise: of several that are started one after another the
+    /// first one grows.
+    #[arg(long, value_name = "FILE")]
+    once: Option<PathBuf>,
     /// Live on after SIGTERM, and make this file then.
     #[arg(long)]
     outlive: Option<PathBuf>,
@@ -211,6 +215,15 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     }
     if let Some(file) = arguments.outlive.clone() {
         outlive(file, arguments.ends)?;
+    }
+    if let Some(file) = &arguments.once {
+        match File::create_new(file) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                thread::sleep(Duration::from_secs(arguments.hold));
+                return Ok(());
+            }
+            made => made.map(drop).with_context(|| format!("cannot make {}", file.display()))?,
+        }
     }
     if let Some(pipe) = &arguments.begin {
         File::open(pipe).with_context(|| format!("cannot open {}", pipe.display()))?;
@@ -698,6 +711,14 @@ mod tests {
             assert_eq!(grown(&[kind, "--mib", "2"]).len(), 1, "{kind}");
         }
         assert_eq!(grown(&["populate", "--mib", "2", "--chunk", "512"]).len(), 4);
+    }
+
+    #[test]
+    fn the_second_one_takes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let once = dir.path().join("once");
+        let sizes = [(), ()].map(|()| grown(&["anon", "--mib", "2", "--once", once.to_str().unwrap()]).len());
+        assert_eq!(sizes, [8, 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! the certificate authority.
 
 use crate::containerd::{self, Driver};
+use crate::node_watch;
 use crate::pod_logs::PodLogs;
 use crate::systemd::{run, systemctl};
 use anyhow::{Context as _, Result, ensure};
@@ -28,6 +29,9 @@ const ADDRESS: &str = "10.0.2.15";
 const PLUGINS: &str = "/usr/lib/cni";
 /// The namespace of the agents.
 const AGENTS: &str = "plimsoll";
+/// A test makes this file to have the kubelet restarted as soon as the agent has begun to kill, and what its log has of that.
+const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
+const KILL: &str = "\"kill\":\"begun\"";
 const NETWORK: &str = "/etc/cni/net.d/10-node.conflist";
 
 /// What becomes of the node.
@@ -41,7 +45,7 @@ pub(crate) struct Arguments {
     memory_available: String,
 }
 
-/// Starts all of a node, and stays until the machine is ended, with the agent's log on the console.
+/// Starts all of a node, and stays until the machine is ended, with the agent's log, and what becomes of memory, on the console.
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     ensure!(containerd::is_here(), "no containerd: this is for a machine with systemd and the package containerd");
     network().context("no network")?;
@@ -49,12 +53,17 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     let client = containerd::start(Driver::Systemd)?;
     // No registry has it.
     containerd::import_agent(&client)?;
+    node_watch::start()?;
     start(arguments)?;
     println!("the kubelet was started; this machine runs until it is ended");
     let mut logs = PodLogs::of(AGENTS);
     loop {
         std::thread::sleep(Duration::from_secs(1));
-        logs.print_new();
+        let has_killed = logs.print_new(KILL);
+        if has_killed && fs::remove_file(RESTART).is_ok() {
+            systemctl(&["restart", UNIT])?;
+            println!("NODE kubelet restarted");
+        }
     }
 }
 

@@ -43,6 +43,7 @@ mod node_signal_tests;
 mod node_storage_tests;
 mod node_surroundings_tests;
 mod node_tests;
+mod node_watch;
 mod observer;
 mod pod;
 mod pod_logs;

@@ -21,8 +21,10 @@ impl PodLogs {
         Self { prefix: format!("{namespace}_"), printed: BTreeMap::new() }
     }
 
-    /// Prints what is new, with the pod's name before each line. What cannot be read is left for the next time.
-    pub(crate) fn print_new(&mut self) {
+    /// Prints what is new, with the pod's name before each line, and gives whether one of the lines has this part. What
+    /// cannot be read is left for the next time.
+    pub(crate) fn print_new(&mut self, part: &str) -> bool {
+        let mut is_found = false;
         for pod in entries(Path::new(PLACE)) {
             let name = pod.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some(name) = name.strip_prefix(&self.prefix).and_then(|rest| rest.split('_').next()) else { continue };
@@ -31,9 +33,11 @@ impl PodLogs {
                 if let Some(text) = after(&log, *from) {
                     *from += text.len() as u64;
                     text.lines().for_each(|line| println!("{name} | {line}"));
+                    is_found |= text.contains(part);
                 }
             }
         }
+        is_found
     }
 }
 

@@ -9,23 +9,31 @@ use plimsoll_cluster_suite::Cluster;
 /// This machine's loopback as the node reaches it (QEMU's user network). There are no services on the node, so that the
 /// address which a kubelet gives its pods leads nowhere, and the pods' own network does not leave the node.
 const HOST_FROM_NODE: &str = "10.0.2.2";
-/// The agent's configuration. Its threshold is far above the kubelet's own (100Mi), so that the kubelet never acts; the
-/// period is a short one, so that the condition is seen to end.
-const CONFIGURATION: &str = "
+/// A configuration whose threshold is far above the kubelet's own (100Mi), so that the kubelet never acts; the period is a
+/// short one, so that the condition is seen to end, and long enough for another agent to begin in it.
+pub(crate) const SENSITIVE: &str = "
 evictionHard: {memory.available: 1200Mi}
-evictionPressureTransitionPeriod: 20s
+evictionPressureTransitionPeriod: 45s
+machine:
+  logFormat: json
+  cluster: {inCluster: true, taint: NoSchedule}
+";
+/// One with the kubelet's threshold for memory, as the shipped one.
+pub(crate) const AS_THE_KUBELET: &str = "
+evictionHard: {memory.available: 100Mi}
+evictionPressureTransitionPeriod: 45s
 machine:
   logFormat: json
   cluster: {inCluster: true, taint: NoSchedule}
 ";
 
-/// Over what is installed: the folder.
-pub(crate) fn of_agents(cluster: &Cluster) -> Result<PathBuf> {
+/// Over what is installed, with this configuration: the folder.
+pub(crate) fn of_agents(cluster: &Cluster, configuration: &str) -> Result<PathBuf> {
     let generator = "configMapGenerator:
   - {name: plimsoll, namespace: plimsoll, behavior: replace, files: [plimsoll.yaml]}
 ";
     let folder = write(cluster, "base", ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator)?;
-    fs::write(folder.join("plimsoll.yaml"), CONFIGURATION)?;
+    fs::write(folder.join("plimsoll.yaml"), configuration)?;
     Ok(folder)
 }
 

@@ -4,28 +4,34 @@ use anyhow::Result;
 use plimsoll_cluster_suite::Cluster;
 use serde_json::{Value, json};
 
-use crate::NODE;
+use crate::{CONDITION, NODE};
 
 /// The pods of tests.
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The image of programs that grow or do nothing, which the node has (`tests/vm/guest/src/containerd.rs`).
-const IMAGE: &str = "plimsoll.test/guest:1";
+pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
+/// Does nothing.
+pub(crate) const IDLE: [&str; 3] = ["idle", "--mib", "16"];
 
-/// A burstable pod that requests 64Mi. It has the node's network, which is there sooner than one of its own.
-pub(crate) fn pod(name: &str, arguments: &[&str]) -> Value {
+/// The spec of a burstable pod that requests 64Mi. It has the node's network, which is there sooner than one of its own.
+pub(crate) fn spec(arguments: &[&str]) -> Value {
     let resources = json!({"requests": {"memory": "64Mi"}});
     let container = json!({
         "name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": arguments, "resources": resources,
     });
-    let spec = json!({
-        "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false, "containers": [container],
-    });
+    json!({"hostNetwork": true, "automountServiceAccountToken": false, "containers": [container]})
+}
+
+/// Such a pod, put onto the node without the scheduler.
+pub(crate) fn pod(name: &str, arguments: &[&str]) -> Value {
+    let mut spec = spec(arguments);
+    spec["nodeName"] = NODE.into();
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// One that takes so many MiB as fast as it can.
-pub(crate) fn pod_that_takes(name: &str, mib: u32) -> Value {
-    pod(name, &["hog", "anon", "--mib", &mib.to_string()])
+/// One that takes so many MiB, at so many in a second, or as fast as it can for 0.
+pub(crate) fn pod_that_takes(name: &str, mib: u32, rate: u32) -> Value {
+    pod(name, &["hog", "anon", "--mib", &mib.to_string(), "--rate", &rate.to_string()])
 }
 
 /// A pod as it is stored.
@@ -33,9 +39,20 @@ pub(crate) fn stored(cluster: &Cluster, name: &str) -> Result<Value> {
     cluster.api.get(&format!("{PODS}/{name}"))?.object()
 }
 
-/// The events of a pod with this reason.
-pub(crate) fn events(cluster: &Cluster, pod: &Value, reason: &str) -> Result<Vec<Value>> {
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+/// What is reported of a pod's containers.
+pub(crate) fn containers(pod: &Value) -> Vec<Value> {
+    pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default()
+}
+
+/// Whether all containers of a pod have ended.
+pub(crate) fn ends(pod: &Value) -> bool {
+    let containers = containers(pod);
+    !containers.is_empty() && containers.iter().all(|it| it["state"]["terminated"].is_object())
+}
+
+/// The events of an object with this reason.
+pub(crate) fn events(cluster: &Cluster, object: &Value, reason: &str) -> Result<Vec<Value>> {
+    let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
     let path = format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid},reason={reason}");
     Ok(cluster.api.get(&path)?.object()?["items"].as_array().cloned().unwrap_or_default())
 }
@@ -44,12 +61,16 @@ fn node(cluster: &Cluster) -> Result<Value> {
     cluster.api.get(&format!("/api/v1/nodes/{NODE}"))?.object()
 }
 
-/// The status of a condition of the node.
-pub(crate) fn condition(cluster: &Cluster, kind: &str) -> Result<Option<String>> {
+/// A condition of the node.
+pub(crate) fn condition(cluster: &Cluster, kind: &str) -> Result<Option<Value>> {
     let node = node(cluster)?;
     let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    let found = conditions.find(|it| it["type"] == kind).and_then(|it| it["status"].as_str());
-    Ok(found.map(str::to_owned))
+    Ok(conditions.find(|it| it["type"] == kind).cloned())
+}
+
+/// The agent's condition for memory.
+pub(crate) fn pressure(cluster: &Cluster) -> Result<Option<Value>> {
+    condition(cluster, CONDITION)
 }
 
 /// The types of the agent's conditions of the node.

@@ -1,0 +1,89 @@
+//! A pod that grows is evicted, and recorded as the kubelet records it.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::turn::Turn;
+use crate::view::{self, IDLE, pod, pod_that_takes};
+use crate::{NODE, overlay};
+
+/// More than six turns in which a kubelet writes what it has.
+const SETTLED: Duration = Duration::from_mins(1);
+/// How many pods are evicted one after another to see that none is started again.
+const RUNS: usize = 4;
+
+/// The cluster's records say what a kubelet's would and stay so, no other pod is touched, and there is room for a new one.
+#[test]
+fn a_pod_that_grows_is_evicted_and_recorded_and_no_other() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
+    turn.pressure_begins().expect("memory is short");
+    turn.is_evicted("grower").expect("it is evicted");
+    recorded(&turn, "grower").expect("as the kubelet does");
+    turn.runs("bystander").expect("it runs on");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "grower").expect("it stays evicted");
+    never_restarted(&turn, "grower").expect("it stays dead");
+    turn.create(&pod("next", &IDLE)).expect("it is accepted");
+    turn.runs("next").expect("there is room");
+}
+
+#[test]
+fn no_container_of_an_evicted_pod_is_started_again() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let names: Vec<String> = (0..RUNS).map(|run| format!("grower-{run}")).collect();
+    for name in &names {
+        turn.create(&pod_that_takes(name, 2600, 0)).expect("it is accepted");
+        turn.is_evicted(name).expect("it is evicted");
+    }
+    thread::sleep(SETTLED);
+    for name in &names {
+        never_restarted(&turn, name).expect("it stays dead");
+        recorded(&turn, name).expect("it stays evicted");
+    }
+}
+
+/// The status, the annotation and the only event are those of an eviction.
+fn recorded(turn: &Turn, name: &str) -> Result<()> {
+    let pod = view::stored(turn, name)?;
+    let status = &pod["status"];
+    ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
+    let message = status["message"].as_str().context("it has a message")?;
+    ensure!(
+        message.starts_with("The node was low on resource: memory. Threshold quantity: 1200Mi, available: "),
+        "{message}"
+    );
+    ensure!(
+        message.contains("Container main was using ")
+            && message.contains("request is 64Mi, has larger consumption of memory. "),
+        "{message}"
+    );
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    let disrupted = conditions.find(|it| it["type"] == "DisruptionTarget").context("it has the condition")?;
+    ensure!(disrupted["status"] == "True" && disrupted["reason"] == "TerminationByKubelet", "{disrupted}");
+    ensure!(pod["metadata"]["annotations"]["plimsoll.dev/eviction-reported-at"].is_string(), "{}", pod["metadata"]);
+    let events = view::events(turn, &pod, "Evicted")?;
+    let [event] = &events[..] else { bail!("{} events: {events:?}", events.len()) };
+    ensure!(event["source"] == json!({"component": "plimsoll", "host": NODE}), "{event}");
+    ensure!(event["message"] == message && event["type"] == "Warning" && event["count"] == 1, "{event}");
+    let annotations = &event["metadata"]["annotations"];
+    ensure!(
+        annotations["starved_resource"] == "memory" && annotations["offending_containers"] == "main",
+        "{annotations}"
+    );
+    Ok(())
+}
+
+/// The pod's containers ran once.
+fn never_restarted(turn: &Turn, name: &str) -> Result<()> {
+    let pod = view::stored(turn, name)?;
+    let ran_once =
+        |it: &Value| it["restartCount"] == 0 && it["lastState"].as_object().is_none_or(serde_json::Map::is_empty);
+    ensure!(view::ends(&pod) && view::containers(&pod).iter().all(ran_once), "{}", pod["status"]);
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The node for one test at a time, with or without the agent.
+
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use plimsoll_cluster_suite::{Cluster, wait_for};
+use serde_json::Value;
+
+use crate::view::{self, PODS, conditions_of_ours, ends, pressure, taints_of_ours};
+use crate::{PATIENCE, TAINT, overlay};
+
+/// One test at a time.
+static NODE_IS_USED: Mutex<()> = Mutex::new(());
+
+/// The cluster, until it is dropped for no other test.
+pub(crate) struct Turn {
+    cluster: Cluster,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Deref for Turn {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Turn {
+    fn take() -> Result<Self> {
+        // A test that failed has left no more than what is removed here.
+        let alone = NODE_IS_USED.lock().unwrap_or_else(PoisonError::into_inner);
+        let cluster = Cluster::of_environment()?;
+        cluster.kubectl(&["delete", "deployments,pods", "--all", "--grace-period=1", "--timeout=4m"])?;
+        Ok(Self { cluster, _alone: alone })
+    }
+
+    /// With the agent, installed or upgraded to this configuration, and no pressure.
+    pub(crate) fn with_agent(configuration: &str) -> Result<Self> {
+        let turn = Self::take()?;
+        turn.apply(&overlay::of_agents(&turn, configuration)?)?;
+        turn.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])?;
+        turn.pressure_ends()?;
+        Ok(turn)
+    }
+
+    /// With the kubelet alone.
+    pub(crate) fn without_agent() -> Result<Self> {
+        let turn = Self::take()?;
+        turn.remove_agent()?;
+        Ok(turn)
+    }
+
+    /// Removes the agent, and what it has written of the node, as cluster.md says.
+    pub(crate) fn remove_agent(&self) -> Result<()> {
+        if self.api.get("/api/v1/namespaces/plimsoll")?.status == 404 {
+            return Ok(());
+        }
+        self.kubectl(&["--namespace", "plimsoll", "delete", "daemonset", "plimsoll", "--cascade=foreground"])?;
+        let uninstall = overlay::of_uninstall(self)?;
+        self.apply(&uninstall)?;
+        let job = "job/plimsoll-uninstall";
+        self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
+        let left = (conditions_of_ours(self)?, taints_of_ours(self)?);
+        ensure!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
+        self.remove(&uninstall)?;
+        self.remove(&overlay::of_agents(self, overlay::SENSITIVE)?)
+    }
+
+    /// Makes a pod.
+    pub(crate) fn create(&self, pod: &Value) -> Result<()> {
+        self.api.create(PODS, pod)?.object().map(drop)
+    }
+
+    /// Waits until a pod runs. No container of it was started again, and it was not evicted.
+    pub(crate) fn runs(&self, name: &str) -> Result<()> {
+        wait_for(&format!("{name} runs"), PATIENCE, || {
+            let pod = view::stored(self, name)?;
+            ensure!(pod["status"]["phase"] != "Failed", "{}", pod["status"]);
+            Ok(is_running(&pod).then_some(()))
+        })
+    }
+
+    /// Whether a pod runs now, as [`Self::runs`] says.
+    pub(crate) fn runs_on(&self, name: &str) -> bool {
+        view::stored(self, name).is_ok_and(|pod| is_running(&pod))
+    }
+
+    /// Waits until memory is reported as short, with the taint.
+    pub(crate) fn pressure_begins(&self) -> Result<()> {
+        wait_for("memory is reported as short", PATIENCE, || {
+            Ok(pressure(self)?.is_some_and(|condition| condition["status"] == "True").then_some(()))
+        })?;
+        wait_for("the taint is there", PATIENCE, || Ok(taints_of_ours(self)?.contains(&TAINT.to_owned()).then_some(())))
+    }
+
+    /// Waits until memory is reported as not short, without a taint.
+    pub(crate) fn pressure_ends(&self) -> Result<()> {
+        wait_for("memory is reported as not short", PATIENCE, || {
+            Ok(pressure(self)?.is_some_and(|condition| condition["status"] == "False").then_some(()))
+        })?;
+        wait_for("the taint is gone", PATIENCE, || Ok(taints_of_ours(self)?.is_empty().then_some(())))
+    }
+
+    /// Waits until a pod is recorded as evicted and all of its containers as ended.
+    pub(crate) fn is_evicted(&self, name: &str) -> Result<()> {
+        let waited = wait_for("the pod is evicted and its containers have ended", PATIENCE, || {
+            let pod = view::stored(self, name)?;
+            let is_evicted = pod["status"]["phase"] == "Failed" && pod["status"]["reason"] == "Evicted";
+            Ok((is_evicted && ends(&pod)).then_some(()))
+        });
+        waited.with_context(|| format!("{name}: {:?}", view::stored(self, name)))
+    }
+}
+
+/// All containers run, for the first time.
+fn is_running(pod: &Value) -> bool {
+    let containers = view::containers(pod);
+    let runs = containers.iter().all(|it| it["state"]["running"].is_object() && it["restartCount"] == 0);
+    !containers.is_empty() && pod["status"]["phase"] == "Running" && runs
+}
