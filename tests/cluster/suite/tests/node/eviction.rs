@@ -49,7 +49,7 @@ fn no_container_of_an_evicted_pod_is_started_again() {
 }
 
 /// The status, the annotation and the only event are those of an eviction.
-fn recorded(turn: &Turn, name: &str) -> Result<()> {
+pub(crate) fn recorded(turn: &Turn, name: &str) -> Result<()> {
     let pod = view::stored(turn, name)?;
     let status = &pod["status"];
     ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
@@ -80,7 +80,7 @@ fn recorded(turn: &Turn, name: &str) -> Result<()> {
 }
 
 /// The pod's containers ran once.
-fn never_restarted(turn: &Turn, name: &str) -> Result<()> {
+pub(crate) fn never_restarted(turn: &Turn, name: &str) -> Result<()> {
     let pod = view::stored(turn, name)?;
     let ran_once =
         |it: &Value| it["restartCount"] == 0 && it["lastState"].as_object().is_none_or(serde_json::Map::is_empty);

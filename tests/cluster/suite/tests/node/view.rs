@@ -22,6 +22,12 @@ pub(crate) fn spec(arguments: &[&str]) -> Value {
     json!({"hostNetwork": true, "automountServiceAccountToken": false, "containers": [container]})
 }
 
+/// Gives the container of a pod the node's /run.
+pub(crate) fn mount_run(spec: &mut Value) {
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "run", "mountPath": "/run"}]);
+    spec["volumes"] = json!([{"name": "run", "hostPath": {"path": "/run"}}]);
+}
+
 /// Such a pod, put onto the node without the scheduler.
 pub(crate) fn pod(name: &str, arguments: &[&str]) -> Value {
     let mut spec = spec(arguments);
