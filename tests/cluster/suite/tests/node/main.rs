@@ -9,6 +9,7 @@ mod outages;
 mod overlay;
 mod race;
 mod removal;
+mod scheduling;
 mod turn;
 mod view;
 

@@ -89,6 +89,11 @@ pub(crate) fn taints_of_ours(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(named(&node(cluster)?["spec"]["taints"], "key", "plimsoll.dev/"))
 }
 
+/// The keys of all taints of the node.
+pub(crate) fn taints(cluster: &Cluster) -> Result<Vec<String>> {
+    Ok(named(&node(cluster)?["spec"]["taints"], "key", ""))
+}
+
 fn named(list: &Value, key: &str, prefix: &str) -> Vec<String> {
     let names = list.as_array().into_iter().flatten().filter_map(|it| it[key].as_str());
     names.filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
