@@ -29,10 +29,10 @@ const ADDRESS: &str = "10.0.2.15";
 const PLUGINS: &str = "/usr/lib/cni";
 /// The namespace of the agents.
 const AGENTS: &str = "plimsoll";
+const NETWORK: &str = "/etc/cni/net.d/10-node.conflist";
 /// A test makes this file to have the kubelet restarted as soon as the agent has begun to kill, and what its log has of that.
 const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
 const KILL: &str = "\"kill\":\"begun\"";
-const NETWORK: &str = "/etc/cni/net.d/10-node.conflist";
 
 /// What becomes of the node.
 #[derive(clap::Args)]
