@@ -19,8 +19,8 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use crate::{cluster_client, node_services};
 use crate::services::{PodReader, facts_of};
+use crate::{cluster_client, node_services};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
