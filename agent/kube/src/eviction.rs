@@ -3,9 +3,11 @@
 //! A status that another program writes is overwritten by the kubelet's own within ten seconds, and the pod's containers
 //! are started again, unless one and the same request changes an annotation too: only then does the kubelet's worker for
 //! that pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is
-//! taken away for a time and comes back; what is written in between is lost. So: one patch; when all containers have ended,
-//! a look at the reason and, only where it is missing, the patch once more; and where the pod runs on a minute later, or
-//! the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then,
+//! taken away for a time and comes back; what is written in between is lost. And where both write at the same moment, as after
+//! an outage of the API server, the kubelet's own status is written over the patch, and it does not look at the annotation
+//! again. So: one patch; when all containers have ended, a look at the reason and, only where it is missing, the patch once
+//! more; the same where the pod is not a failed one any more, at most every 20 seconds, until phase and reason have stood
+//! for as long; and where it runs on a minute later, or the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then,
 //! and nothing is judged by what the watch said before it has come to the patch.
 
 use crate::MANAGER;
@@ -23,6 +25,10 @@ use std::collections::BTreeMap;
 
 /// How long a pod may run on after its patch: six of the kubelet's turns, in which it writes what it has.
 pub const PATIENCE: Duration = Duration::from_mins(1);
+/// How long phase and reason have to stand, and a patch has to take effect: two of the kubelet's turns.
+const SETTLED: Duration = Duration::from_secs(20);
+/// How long a reason is written that does not stay.
+const ENOUGH: Duration = Duration::from_mins(5);
 /// The least grace period of a deletion, in seconds: none would be "at once", which frees the name while the pod's processes
 /// still run.
 pub const LEAST_GRACE_SECONDS: u32 = 1;
@@ -57,10 +63,13 @@ pub struct Eviction {
 pub enum Progress {
     /// Not at all.
     Unreported,
-    /// The status was patched, by a request of that time.
-    Patched(Timestamp),
-    /// And once more, because the reason was missing in the end.
-    PatchedAgain,
+    /// The status was patched.
+    Patched {
+        /// By a request of this time,
+        first: Timestamp,
+        /// and last by one of this.
+        last: Timestamp,
+    },
     /// The patch is refused, or the pod ran on: it has to be deleted.
     ToDelete,
     /// Nothing is left to do: the pod is deleted, gone, or another one of the same name.
@@ -90,26 +99,48 @@ pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
     let phase = status.and_then(|status| status.phase.as_deref());
     match progress {
         // It ended by itself, and is not to be a failed one; that it was killed at the end, its event says.
-        Progress::Unreported | Progress::Patched(_) if phase == Some(SUCCEEDED) => Step::Done,
-        Progress::Unreported => Step::Patch,
+        Progress::Unreported | Progress::Patched { .. } if phase == Some(SUCCEEDED) => Step::Done,
+        Progress::Unreported => match before(pod, now).filter(|_| phase == Some(PHASE)) {
+            Some(at) => after_patch(at, at, pod, now),
+            None => Step::Patch,
+        },
         Progress::ToDelete => Step::Delete,
         // What goes on is the kubelet's.
-        Progress::Over | Progress::PatchedAgain => Step::Done,
-        Progress::Patched(at) if !shows(pod, at) => Step::Wait(None),
-        Progress::Patched(at) => {
-            let patience = at.saturating_add(PATIENCE).unwrap_or(Timestamp::MAX);
-            let is_late = now >= patience;
-            match status.filter(|_| phase == Some(PHASE)) {
-                Some(status) if has_ended(status, is_late) && status.reason.as_deref() == Some(EVICTED) => Step::Done,
-                Some(status) if has_ended(status, is_late) => Step::Patch,
-                _ if !is_late => Step::Wait(Some(patience)),
-                // The kubelet has taken it over, however long it takes; or another one deletes it.
-                Some(_) => Step::Wait(None),
-                None if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
-                None => Step::Delete,
+        Progress::Over => Step::Done,
+        Progress::Patched { last, .. } if !shows(pod, last) => Step::Wait(None),
+        Progress::Patched { first, last } => after_patch(first, last, pod, now),
+    }
+}
+
+/// The same of a pod that the watch has as it was after its last patch.
+fn after_patch(first: Timestamp, last: Timestamp, pod: &Pod, now: Timestamp) -> Step {
+    let [settled, late, enough] = [(last, SETTLED), (first, PATIENCE), (first, ENOUGH)]
+        .map(|(since, time)| since.saturating_add(time).unwrap_or(Timestamp::MAX));
+    let has_settled = now >= settled;
+    match pod.status.as_ref().filter(|status| status.phase.as_deref() == Some(PHASE)) {
+        Some(status) if has_ended(status, now >= late) => {
+            let is_evicted = status.reason.as_deref() == Some(EVICTED);
+            match (is_evicted, has_settled) {
+                (true, true) => Step::Done,
+                (false, _) if now >= enough => Step::Done,
+                (false, true) => Step::Patch,
+                (false, false) if first == last => Step::Patch,
+                (_, false) => Step::Wait(Some(settled)),
             }
         }
+        // The kubelet has taken it over, however long it takes.
+        Some(_) => Step::Wait((now < late).then_some(late)),
+        None if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
+        None if now >= late => Step::Delete,
+        None if has_settled => Step::Patch,
+        None => Step::Wait(Some(settled.min(late))),
     }
+}
+
+/// When an earlier process patched it, if one did: no later than now, as its author may have written that.
+fn before(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+    let written = pod.metadata.annotations.as_ref()?.get(REPORTED_AT)?;
+    Some(written.parse::<Timestamp>().ok()?.min(now))
 }
 
 /// Whether the pod is as it was after a patch of that time, or later. A value that is no time was written after a patch, by
@@ -236,8 +267,9 @@ mod tests {
 
     #[test]
     fn the_order_is_the_one_that_the_kubelet_lets_stand() {
-        let after = Progress::Patched(at(100));
-        let wait = Step::Wait(Some(at(160)));
+        let patches = |first, last| Progress::Patched { first: at(first), last: at(last) };
+        let (after, again) = (patches(100, 100), patches(100, 130));
+        let wait = |until| Step::Wait(Some(at(until)));
         let running = pod("Running", None, "r");
         let ran_on = patched(100, "Running", None, "r");
         let mut deleting = ran_on.clone();
@@ -247,25 +279,60 @@ mod tests {
             (Progress::Unreported, Some(&running), 100, Step::Patch, "it is not known"),
             (Progress::Unreported, None, 100, Step::Patch, "the watch may be behind; the API server says so itself"),
             (Progress::Unreported, Some(&pod("Succeeded", None, "t")), 100, Step::Done, "it is no failed one"),
+            (Progress::Unreported, Some(&ran_on), 101, Step::Patch, "an annotation alone is its author's"),
+            (Progress::Unreported, Some(&failed(Some("Evicted"), "t")), 101, wait(120), "reported before a restart"),
+            (Progress::Unreported, Some(&failed(Some("Evicted"), "t")), 120, Step::Done, "and it has stayed so"),
+            (Progress::Unreported, Some(&patched(999, "Failed", None, "t")), 101, Step::Patch, "that time is to come"),
             (after, Some(&running), 101, Step::Wait(None), "the watch is behind"),
             (after, Some(&running), 900, Step::Wait(None), "it was lost, and what it has is from before the patch"),
             (after, Some(&pod("Failed", None, "t")), 101, Step::Wait(None), "it failed before the patch"),
             (after, Some(&patched(99, "Running", None, "r")), 900, Step::Wait(None), "that was an earlier patch"),
-            (after, Some(&ran_on), 101, wait, "the kubelet is behind"),
-            (after, Some(&failed(None, "r")), 101, wait, "the kubelet takes the reason away for a time"),
-            (after, Some(&patched(100, "Running", None, "t")), 101, wait, "its containers have ended, and it has not"),
+            (after, Some(&ran_on), 101, wait(120), "the kubelet is behind"),
+            (after, Some(&ran_on), 120, Step::Patch, "the kubelet has written its own status over it"),
+            (after, Some(&failed(None, "r")), 101, wait(160), "the kubelet takes the reason away for a time"),
+            (
+                after,
+                Some(&patched(100, "Running", None, "t")),
+                101,
+                wait(120),
+                "its containers have ended, and it has not",
+            ),
             (after, Some(&failed(None, "t")), 101, Step::Patch, "the reason did not come back"),
-            (after, Some(&patched(101, "Failed", Some("Evicted"), "t")), 101, Step::Done, "as it should be"),
+            (
+                after,
+                Some(&patched(101, "Failed", Some("Evicted"), "t")),
+                101,
+                wait(120),
+                "as it should be, and it may not stay so",
+            ),
+            (after, Some(&patched(101, "Failed", Some("Evicted"), "t")), 120, Step::Done, "it has stayed so"),
+            (again, Some(&patched(130, "Failed", None, "t")), 149, wait(150), "the kubelet may write it yet"),
+            (again, Some(&patched(130, "Failed", None, "t")), 150, Step::Patch, "it did not"),
+            (again, Some(&patched(130, "Failed", Some("Evicted"), "t")), 150, Step::Done, "it did"),
+            (
+                again,
+                Some(&patched(130, "Failed", None, "t")),
+                400,
+                Step::Done,
+                "another program takes it away each time",
+            ),
+            (again, Some(&patched(130, "Running", None, "r")), 149, wait(150), "the kubelet is behind once more"),
+            (again, Some(&patched(130, "Running", None, "r")), 160, Step::Delete, "it ran on for a minute in all"),
             (after, Some(&failed(Some("Evicted"), "tr")), 400, Step::Wait(None), "a grace that is long"),
-            (after, Some(&failed(Some("Evicted"), "")), 101, wait, "the kubelet has not written of any container yet"),
-            (after, Some(&failed(Some("Evicted"), "tw")), 101, wait, "nor of this one"),
+            (
+                after,
+                Some(&failed(Some("Evicted"), "")),
+                101,
+                wait(160),
+                "the kubelet has not written of any container yet",
+            ),
+            (after, Some(&failed(Some("Evicted"), "tw")), 101, wait(160), "nor of this one"),
             (after, Some(&failed(Some("Evicted"), "tw")), 160, Step::Done, "it was not initialised, and never will be"),
             (after, Some(&failed(None, "tw")), 160, Step::Patch, "the same, and the reason did not come back"),
             (after, Some(&ran_on), 160, Step::Delete, "it ran on"),
             (after, Some(&deleting), 160, Step::Wait(None), "it is deleted by another"),
             (after, Some(&patched(100, "Succeeded", None, "t")), 101, Step::Done, "it was through before"),
             (after, None, 101, Step::Done, "it was deleted"),
-            (Progress::PatchedAgain, Some(&failed(None, "t")), 101, Step::Done, "once and no more"),
             (Progress::ToDelete, Some(&running), 101, Step::Delete, "the patch was refused"),
             (Progress::ToDelete, None, 101, Step::Done, "it was deleted"),
             (Progress::Over, Some(&running), 101, Step::Done, "it is under way"),

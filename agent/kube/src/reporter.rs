@@ -240,8 +240,8 @@ impl Reporter {
                 // Which pods there are is not known yet.
                 (None, Progress::Unreported) => Step::Patch,
                 (None, Progress::ToDelete) => Step::Delete,
-                (None, Progress::Over | Progress::PatchedAgain) => Step::Done,
-                (None, Progress::Patched(_)) => Step::Wait(None),
+                (None, Progress::Over) => Step::Done,
+                (None, Progress::Patched { .. }) => Step::Wait(None),
             };
             open.step == Step::Done && *has_event
         };
@@ -359,10 +359,8 @@ impl Reporter {
             Write::Taints => self.due = Due::Nothing,
             Write::Patch(at) => {
                 let entry = &mut self.outbox[at].entry;
-                entry.progress = match entry.progress {
-                    Progress::Patched(_) => Progress::PatchedAgain,
-                    _ => Progress::Patched(time),
-                };
+                let first = if let Progress::Patched { first, .. } = entry.progress { first } else { time };
+                entry.progress = Progress::Patched { first, last: time };
                 self.outcomes.push(Outcome::Ends(entry.eviction.uid.clone()));
             }
             Write::Delete(at) => {
