@@ -11,7 +11,7 @@ use crate::view::{self, IDLE, pod, pod_that_takes};
 use crate::{NODE, overlay};
 
 /// More than six turns in which a kubelet writes what it has.
-const SETTLED: Duration = Duration::from_mins(1);
+pub(crate) const SETTLED: Duration = Duration::from_mins(1);
 /// How many pods are evicted one after another to see that none is started again.
 const RUNS: usize = 4;
 

@@ -1,20 +1,42 @@
 //! What does not answer, or is gone, while a pod is evicted: the kill waits for nothing, and is recorded once.
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use plimsoll_cluster_suite::{Answer, Format, Stopped, wait_for};
 use serde_json::{Value, json};
 
-use crate::eviction::{never_restarted, recorded};
+use crate::eviction::{SETTLED, never_restarted, recorded};
 use crate::turn::Turn;
 use crate::view::{self, IDLE, PODS, pod, pod_that_takes, pressure};
 use crate::{NODE, PATIENCE, overlay};
 
+/// How long the API server is away after the kill.
+const AWAY: Duration = Duration::from_secs(30);
 /// What the agent's log has of a pod whose processes are gone.
 const KILLED: &str = "\"kill\":\"emptied\"";
 /// The node restarts its kubelet with the next kill where this file is (`tests/vm/guest/src/kubelet.rs`).
 const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
 /// MiB in a second at which a pod grows that is to be seen running before it is evicted.
 const SLOWLY: u32 = 60;
+
+/// The kubelet starts the pod's containers again while the API server is away, and may write its own status over what is
+/// reported when both reach it again: in the end the pod is recorded as evicted, and stays so.
+#[test]
+fn a_pod_is_killed_without_the_api_server_and_recorded_once_when_that_is_back() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let stopped = killed_without_api_server(&turn, "outage").expect("it is killed");
+    thread::sleep(AWAY);
+    drop(stopped);
+    turn.is_evicted("outage").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "outage").expect("once, and it stays evicted");
+    turn.runs("bystander").expect("it runs on");
+}
 
 /// A pod of the same name that is made before the eviction of the first one is reported is another pod.
 #[test]
