@@ -48,14 +48,16 @@ pub(crate) fn pods(configuration: &Configuration) -> anyhow::Result<String> {
 fn pods_within(configuration: &Configuration, limit: Duration) -> anyhow::Result<String> {
     let (access, node) = (access(configuration)?, node_name(configuration)?);
     let runtime = runtime()?;
-    let listed = runtime.block_on(timeout(limit, async {
+    let asked = async {
         // A resolver may take longer, and cannot be ended.
         let found = spawn_blocking(|| access.resolve().map(|address| (access, address))).await?;
         let (access, address) = found?;
         let (client, _) = client(access, Dial::to(address));
         let listed = list(&client, &node).await;
         listed.with_context(|| format!("the API server at {address} does not list the pods of node {node}"))
-    }));
+    };
+    // The clock of a time limit is the runtime's.
+    let listed = runtime.block_on(async { timeout(limit, asked).await });
     runtime.shutdown_background();
     listed.with_context(|| format!("the API server does not answer within {limit:?}"))?
 }

@@ -521,7 +521,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
             "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
-             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
+             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, shadow, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]

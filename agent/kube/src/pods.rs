@@ -258,15 +258,18 @@ mod tests {
 
     #[test]
     fn a_list_is_the_nodes_own_as_it_is_written_and_a_refusal_says_why() {
-        let (client, log) = server(|asked| match asked.query.as_str() {
-            "fieldSelector=spec.nodeName%3Dn1&resourceVersion=0" => (200, json!({ "items": [pod("a", 1)] })),
-            _ => refused(403, "Forbidden", "pods is forbidden"),
+        run(async {
+            let (client, log) = server(|asked| match asked.query.as_str() {
+                "fieldSelector=spec.nodeName%3Dn1&resourceVersion=0" => (200, json!({ "items": [pod("a", 1)] })),
+                _ => refused(403, "Forbidden", "pods is forbidden"),
+            });
+            let listed = list(&client, "n1").await.expect("a list");
+            let listed: Value = serde_json::from_str(&listed).expect("JSON");
+            assert_eq!(listed["items"][0]["metadata"]["name"], "a");
+            let error = list(&client, "n2").await.expect_err("it is refused");
+            assert!(chain(&error).contains("pods is forbidden"), "{error}");
+            assert!(log.lock().expect("no panic").iter().all(|asked| asked.line() == "GET /api/v1/pods"));
         });
-        let listed: Value = serde_json::from_str(&run(list(&client, "n1")).expect("a list")).expect("JSON");
-        assert_eq!(listed["items"][0]["metadata"]["name"], "a");
-        let error = run(list(&client, "n2")).expect_err("it is refused");
-        assert!(chain(&error).contains("pods is forbidden"), "{error}");
-        assert!(log.lock().expect("no panic").iter().all(|asked| asked.line() == "GET /api/v1/pods"));
     }
 
     #[test]

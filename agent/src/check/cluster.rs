@@ -39,7 +39,7 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
     let access = access.ok_or_else(|| anyhow::anyhow!("none is configured"))?;
     let (node, taints) = (node_name(configuration)?, cluster.taint != Taint::None);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answer = runtime.block_on(timeout(LIMIT, async {
+    let asked = async {
         // A resolver waits for as long as it likes, in a thread that ends with this process.
         let (access, address) = tokio::task::spawn_blocking(move || {
             let address = access.resolve();
@@ -51,7 +51,9 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
         let missing =
             missing_rights(&client, &node, taints).await.map_err(|why| anyhow::anyhow!("{address}: {why}"))?;
         Ok(Answer { address: address.to_string(), node, missing })
-    }));
+    };
+    // The clock of a time limit is the runtime's.
+    let answer = runtime.block_on(async { timeout(LIMIT, asked).await });
     runtime.shutdown_background();
     answer.unwrap_or_else(|_| anyhow::bail!("it does not answer within {LIMIT:?}"))
 }

@@ -194,14 +194,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &news, &mut troubles)?)),
         None => (Some(writer), None),
     };
-    let kernel_brake = kernel_brake(&configuration, acting && brakes_in_kernel)?;
     let parts = watch::Parts {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(most, updates, give_back, handle.clone()),
         sampler: sampler(&configuration, &mut troubles, now)?,
         arming: Arming::new(machine),
-        enforcement: Enforcement::new(enforcer, kernel_brake, means),
+        enforcement: Enforcement::new(enforcer, kernel_brake(&configuration, acting && brakes_in_kernel)?, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
         walking: Walking::new(has_events),
         evictions: Evictions::new(inform, monotonic()),
