@@ -231,8 +231,8 @@ fn expect_images_first(lines: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// On one disk: a container over its own limit by its writable layer, a pod over the sum of its containers' limits by that
-/// and its volume together, and one over the limit of its volume are evicted, each with the kubelet's message, and one that
+/// On one disk: a pod over the limit of its only container by a writable layer, which is the sum of its containers' limits and
+/// is held against the pod first, one over that sum by a layer and its volume together, and one over the limit of its volume are evicted, each with the kubelet's message, and one that
 /// is below all of them is not.
 pub(crate) fn limits_of_local_storage() -> Result<()> {
     let mut node = Node::new()?;
@@ -248,7 +248,7 @@ pub(crate) fn limits_of_local_storage() -> Result<()> {
     thread::sleep(COUNTED);
     node.start_agent(&format!("evictionHard: {{memory.available: \"{FAR}\"}}\n"))?;
     over_volume.await_eviction("Usage of EmptyDir volume \"volume\" exceeds the limit \"4Mi\".")?;
-    over_container.await_eviction("Container main exceeded its local ephemeral storage limit \"8Mi\".")?;
+    over_container.await_eviction("Pod ephemeral local storage usage exceeds the total limit of containers 8Mi.")?;
     over_pod.await_eviction("Pod ephemeral local storage usage exceeds the total limit of containers 24Mi.")?;
     let mut killed = vec![&over_container.pod, &over_pod.pod, &over_volume.pod];
     let at = |pod: &&Pod| kills(pod, "begun").ok().and_then(|kills| number(kills.first()?, "at_ns").ok());
