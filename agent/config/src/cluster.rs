@@ -62,7 +62,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// Whether an API server is asked and told anything.
+    /// Whether an API server is asked and reported to.
     pub const fn is_on(&self) -> bool {
         self.in_cluster || self.kubeconfig.is_some()
     }

@@ -1,4 +1,4 @@
-//! What the API server is told of a pod that was evicted, and in which order, so that the kubelet lets it stand.
+//! What is reported to the API server of a pod that was evicted, and in which order, so that the kubelet lets it stand.
 //!
 //! A status that another program writes is overwritten by the kubelet's own within ten seconds, and the pod's containers
 //! are started again, unless one and the same request changes an annotation too: only then does the kubelet's worker for
@@ -7,8 +7,9 @@
 //! an outage of the API server, the kubelet's own status is written over the patch, and it does not look at the annotation
 //! again. So: one patch; when all containers have ended, a look at the reason and, only where it is missing, the patch once
 //! more; the same where the pod is not a failed one any more, at most every 20 seconds, until phase and reason have stood
-//! for as long; and where it runs on a minute later, or the patch is refused, its deletion. Every request names the UID, since a pod of the same name may be another one by then,
-//! and nothing is judged by what the watch said before it has come to the patch.
+//! for as long; and where it runs on a minute later, or the patch is refused, its deletion. Every request
+//! names the UID, since a pod of the same name may be another one by then, and nothing is judged by what the watch said
+//! before it has come to the patch.
 
 use crate::MANAGER;
 use core::time::Duration;

@@ -1,6 +1,6 @@
 //! What is kept of a pod as the API server has it: what is read of it, on this node.
 //!
-//! Whoever may create pods writes most of a pod, up to one and a half megabytes, and may give it the name of any node. So
+//! An account that may create pods writes most of a pod, up to one and a half megabytes, and may set `nodeName` to any node. So
 //! what is kept is named here field by field, and a field that nothing reads takes no memory.
 
 use crate::eviction::REPORTED_AT;

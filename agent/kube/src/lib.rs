@@ -1,4 +1,4 @@
-//! What the Kubernetes API server says of a node's pods, and what it is told of evictions, conditions and taints.
+//! What the Kubernetes API server says of a node's pods, and what is reported to it of evictions, conditions and taints.
 //!
 //! The only crate that knows the kube client. [`Access`] has where the API server is and by what it is trusted, [`client`]
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 
-/// So many pods are known: a kubelet runs 110 of them unless it is told otherwise. Pods that have ended give way to others.
+/// So many pods are known: a kubelet runs 110 of them by default (`maxPods`). Pods that have ended give way to others.
 pub const MOST_PODS: usize = 4096;
 /// How long it is, less a random part of up to half, until pods are listed again that were more.
 const MANY_PAUSE: Duration = Duration::from_mins(1);

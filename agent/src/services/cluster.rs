@@ -1,5 +1,5 @@
-//! The cluster: what its API server says of this node's pods, and what it is told. Nothing waits for it: what it said last
-//! holds, and what it has to be told is kept in the outbox.
+//! The cluster: what its API server says of this node's pods, and what is reported to it. Nothing waits for it: what it said
+//! last holds, and what is to be reported is kept in the outbox.
 
 mod stops;
 

@@ -1,4 +1,4 @@
-//! What the cluster is told of an eviction, in the kubelet's words. The core sends numbers, and what the pod requests comes
+//! The message of an eviction at the API server, in the kubelet's words. The core sends numbers, and what the pod requests comes
 //! from the API server.
 
 use std::collections::BTreeMap;

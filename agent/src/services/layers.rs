@@ -123,42 +123,15 @@ fn together(one: &PartUsage, other: &PartUsage) -> PartUsage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listed_samples::{container, sandbox};
     use super::*;
-    use plimsoll_cri::{ContainerId, ImageUse, SandboxId, SandboxState};
+    use plimsoll_cri::ContainerId;
     use plimsoll_units::Bytes;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn asked() -> Asked {
         Asked { at: MonotonicNs(100 * SECOND), clock: SystemTime::UNIX_EPOCH + Duration::from_hours(9) }
-    }
-
-    fn sandbox(id: &str, uid: &str) -> Sandbox {
-        Sandbox {
-            id: SandboxId::try_from(id.to_owned()).expect("an id"),
-            uid: uid.to_owned(),
-            name: "pod".to_owned(),
-            namespace: "default".to_owned(),
-            attempt: 0,
-            state: SandboxState::Ready,
-            created: None,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
-    }
-
-    fn container(id: &str, sandbox: &str, name: &str, state: ContainerState) -> Container {
-        Container {
-            id: ContainerId::try_from(id.to_owned()).expect("an id"),
-            sandbox: SandboxId::try_from(sandbox.to_owned()).expect("an id"),
-            name: name.to_owned(),
-            attempt: 0,
-            state,
-            created: None,
-            image: ImageUse::default(),
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
     }
 
     fn layer(id: &str, used: Option<u64>, age: Duration) -> WritableLayer {
@@ -169,7 +142,8 @@ mod tests {
     #[test]
     fn layers_are_those_of_running_containers_by_pod_and_what_was_not_counted_is_there_and_unknown() {
         let (one, other, empty) = (Uid::of("1"), Uid::of("2"), Uid::of("3"));
-        let sandboxes = [sandbox("a", "1"), sandbox("b", "1"), sandbox("c", "2"), sandbox("d", "3")];
+        let sandboxes =
+            [sandbox("a", "1", "pod"), sandbox("b", "1", "pod"), sandbox("c", "2", "pod"), sandbox("d", "3", "pod")];
         let containers = [
             container("counted", "a", "app", ContainerState::Running),
             container("again", "b", "app", ContainerState::Running),
@@ -202,7 +176,8 @@ mod tests {
         }
         messages.push(StorageMessage::Round);
         assert_eq!(round(&sandboxes, &containers, &layers, asked()), messages);
-        let many: Vec<_> = (0..=MOST_PODS).map(|number| sandbox(&number.to_string(), &number.to_string())).collect();
+        let many: Vec<_> =
+            (0..=MOST_PODS).map(|number| sandbox(&number.to_string(), &number.to_string(), "pod")).collect();
         assert_eq!(round(&many, &[], &[], asked()).len(), MOST_PODS + 1);
     }
 

@@ -10,6 +10,8 @@ mod eviction_message;
 mod feed;
 mod journal;
 mod layers;
+#[cfg(test)]
+mod listed_samples;
 mod names;
 mod outbox;
 mod pod_file;
@@ -103,7 +105,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     });
     // Its files are root's to read, but those of a service account.
     let cluster = ClusterSettings::of(&configuration, account).unwrap_or_else(|error| {
-        troubles.push(format!("the cluster is not asked and told nothing until the agent is started again: {error:#}"));
+        troubles
+            .push(format!("the cluster is neither asked nor reported to until the agent is started again: {error:#}"));
         None
     });
     let files = Files {

@@ -1,4 +1,4 @@
-//! What the cluster has to be told: pods that the core evicts, and conditions of the node.
+//! What is to be reported to the cluster: pods that the core evicts, and conditions of the node.
 //!
 //! The core sends each again until it has a [`Receipt`] that says that it is durable. What is received is kept here in the
 //! order of the decisions, and in the journal, and is acknowledged once it is there. Where the disk is full or can only be
@@ -19,7 +19,7 @@
 //!
 //! [`MOST`] evictions, one of each pod: a later one of the same pod replaces the earlier one. Reported ones go when the
 //! list of pods does not have the pod any more. Where there is no room, the oldest goes that is reported; where none is, the
-//! oldest that was given up; and then the oldest of all, which is logged, as the cluster will not be told.
+//! oldest that was given up; and then the oldest of all, which is logged, as it is not reported.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -363,7 +363,7 @@ impl Outbox {
         let place = goes_first.into_iter().find_map(|goes| self.evictions.iter().position(goes));
         let gone = place.and_then(|place| self.evictions.remove(place));
         if let Some(gone) = gone.filter(|gone| !gone.is_reported && !gone.is_given_up) {
-            tracing::warn!(uid = gone.pod.uid, "the cluster is not told of an eviction: {MOST} others are kept");
+            tracing::warn!(uid = gone.pod.uid, "an eviction is not reported to the cluster: {MOST} others are kept");
         }
     }
 

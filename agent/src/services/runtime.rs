@@ -178,39 +178,15 @@ fn named(sandboxes: Vec<Sandbox>, containers: &[Container]) -> Named {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listed_samples::{self, sandbox};
     use super::*;
-    use plimsoll_cri::{ContainerId, ImageUse, SandboxId, SandboxState};
     use plimsoll_state::handover;
     use std::io::Read as _;
     use tokio::io::AsyncWriteExt as _;
     use tokio::time::timeout;
 
-    fn sandbox(id: &str, uid: &str, name: &str) -> Sandbox {
-        Sandbox {
-            id: SandboxId::try_from(id.to_owned()).expect("an id"),
-            uid: uid.to_owned(),
-            name: name.to_owned(),
-            namespace: "default".to_owned(),
-            attempt: 0,
-            state: SandboxState::Ready,
-            created: None,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
-    }
-
     fn container(digit: &str, sandbox: &str, state: ContainerState) -> Container {
-        Container {
-            id: ContainerId::try_from(digit.repeat(64)).expect("an id"),
-            sandbox: SandboxId::try_from(sandbox.to_owned()).expect("an id"),
-            name: format!("container-{digit}"),
-            attempt: 0,
-            state,
-            created: None,
-            image: ImageUse::default(),
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
+        listed_samples::container(&digit.repeat(64), sandbox, &format!("container-{digit}"), state)
     }
 
     #[test]
