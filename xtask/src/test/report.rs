@@ -23,12 +23,20 @@ pub(super) struct Report {
     passed: u32,
     not_run: u32,
     failures: Vec<Failure>,
-    /// Names of tests that failed and passed when repeated at once.
-    flaky: Vec<String>,
+    flaky: Vec<Flaky>,
     booted_again: u32,
     /// The groups that took longer than their budget, each with both times.
     over_budget: Vec<String>,
     table: Option<Table>,
+}
+
+/// A test that failed and passed when it was repeated at once.
+struct Flaky {
+    test: String,
+    /// With what it ran on.
+    name: String,
+    /// Of both runs.
+    outcomes: String,
 }
 
 /// What is reported of a failed step at the end.
@@ -105,7 +113,7 @@ impl Report {
     /// It failed, and passed when it was repeated at once. Whether that is accepted is judged at the end.
     pub(super) fn flaky(&mut self, test: &str, name: &str, outcomes: &str) {
         println!("FLAKY {name}: {outcomes}");
-        self.flaky.push(test.into());
+        self.flaky.push(Flaky { test: test.into(), name: name.into(), outcomes: outcomes.into() });
         self.passed += 1;
         self.row(name, Word::Flaky, outcomes);
     }
@@ -194,7 +202,7 @@ impl Report {
 
     /// Flaky tests beyond what a gate accepts are failures.
     pub(super) fn judge_flaky(&mut self, known: &[String]) {
-        let flaky = self.flaky.clone();
+        let flaky: Vec<String> = self.flaky.iter().map(|flaky| flaky.test.clone()).collect();
         for test in flaky.iter().filter(|test| !known.contains(test)) {
             self.failed(&format!("{test} is a known flaky test"), "known-deviations.md has no entry for it", &[], None);
         }
@@ -204,13 +212,15 @@ impl Report {
         }
     }
 
-    /// Reports what failed, each with its last lines and where the whole log is, and counts all.
+    /// Reports what was flaky, each with both outcomes, and what failed, each with its last lines and where the whole log is,
+    /// and counts all.
     pub(super) fn close(&self) -> ExitCode {
         print!("{}", self.closing());
         if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     fn closing(&self) -> String {
+        let both = self.flaky.iter().map(|Flaky { name, outcomes, .. }| format!("FLAKY {name}: {outcomes}"));
         let failures = self.failures.iter().flat_map(Failure::lines);
         let (flaky, not_run, again) = (self.flaky.len(), self.not_run, self.booted_again);
         let over_budget = self.over_budget.iter().map(|text| format!("OVER BUDGET: {text}"));
@@ -218,7 +228,7 @@ impl Report {
             format!("{flaky} flaky, {not_run} not run, {again} machines booted again"),
             format!("{} passed, {} failed", self.passed, self.failures.len()),
         ];
-        failures.chain(over_budget).chain(counts).map(|line| line + "\n").collect()
+        both.chain(failures).chain(over_budget).chain(counts).map(|line| line + "\n").collect()
     }
 
     fn row(&mut self, name: &str, word: Word, found: &str) {
@@ -350,7 +360,9 @@ mod tests {
             }
             report.judge_flaky(&known.iter().map(|&test| test.to_owned()).collect::<Vec<_>>());
             assert_eq!(report.failures.len(), failures, "{flaky:?} {known:?}");
-            assert!(report.closing().contains(&format!("{} flaky, ", flaky.len())));
+            let closing = report.closing();
+            assert!(closing.contains(&format!("{} flaky, ", flaky.len())));
+            assert!(flaky.iter().all(|test| closing.contains(&format!("FLAKY {test} on 6.1: once\n"))), "{closing}");
         }
     }
 }
