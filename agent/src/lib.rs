@@ -32,6 +32,7 @@ mod options;
 mod pods_command;
 mod replay;
 mod reporter;
+mod running_kubelet;
 mod scanner;
 mod service_manager;
 mod services;

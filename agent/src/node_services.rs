@@ -26,7 +26,7 @@ use rustix::net::{
 
 /// The kubelet's own sockets below its directory: what lists devices that pods have, and what device plugins register at
 /// (`pkg/kubelet/apis/podresources/constants.go`; `KubeletSocket` of the device plugin API).
-const KUBELET_SOCKETS: [&str; 2] = ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"];
+pub(crate) const KUBELET_SOCKETS: [&str; 2] = ["pod-resources/kubelet.sock", "device-plugins/kubelet.sock"];
 /// Sockets at most: a configured runtime's, the usual ones, and the kubelet's.
 pub(crate) const MOST_SOCKETS: usize = 1 + USUAL_SOCKETS.len() + KUBELET_SOCKETS.len();
 /// Bytes of an answer.
@@ -62,7 +62,7 @@ pub(crate) fn cgroups(configuration: &Configuration) -> Vec<Vec<u8>> {
 
 /// The process of root's that listens at this path. A connection that would have to wait is not made: the runtime does not
 /// answer, and the kernel names no process before it is connected.
-fn listener(path: &Path) -> Option<Pid> {
+pub(crate) fn listener(path: &Path) -> Option<Pid> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
     connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;

@@ -5,9 +5,13 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use plimsoll_config::{ConfigError, Configuration, FLAGS, Origin, Override, Overrides, Report, Snapshot, Sources};
+use plimsoll_config::{
+    ConfigError, Configuration, FLAGS, Origin, Override, Overrides, Report, RunningKubelet, Snapshot, Sources,
+};
 use plimsoll_report::LevelFilter;
 use plimsoll_units::{Bytes, Quantity};
+
+use crate::running_kubelet;
 
 /// How a command prints its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -61,6 +65,18 @@ struct OfKubelet {
     /// times. The files that it names are read too.
     #[arg(long, help_heading = OF_KUBELET, value_name = "FILE")]
     kubelet_command_line: Vec<PathBuf>,
+    /// The kubelet that runs on this machine: its command line and the files that it names, by the machine's paths. `run`
+    /// goes on with what the next kubelet has, when that is started. Without a kubelet its defaults hold.
+    #[arg(
+        long,
+        help_heading = OF_KUBELET,
+        env = "PLIMSOLL_RUNNING_KUBELET",
+        conflicts_with_all = ["kubelet_config", "kubelet_config_dir", "configz", "node_config", "kubelet_command_line"],
+    )]
+    running_kubelet: bool,
+    /// What was found of it, for the processes that `run` starts: a number, or why there is none.
+    #[arg(long, hide = true, value_parser = found)]
+    found_kubelet: Option<RunningKubelet>,
 }
 
 /// The heading in `--help`.
@@ -130,6 +146,45 @@ impl Options {
         Ok((report.valid()?, kept))
     }
 
+    /// Reads what is of a kubelet anew, and takes Plimsoll's own file as it was kept.
+    pub(crate) fn load_anew(
+        &self,
+        kept: &Snapshot,
+        own_cgroup: Option<String>,
+    ) -> Result<(Configuration, Snapshot), ConfigError> {
+        let (report, read) = plimsoll_config::examine_anew(kept, &self.sources(), &self.overrides(own_cgroup));
+        Ok((report.valid()?, read))
+    }
+
+    /// The same options with the kubelet that runs, if that is asked for.
+    pub(crate) fn with_running_kubelet(&self) -> Self {
+        self.running_kubelet().map_or_else(|| self.clone(), |found| self.with_kubelet(found))
+    }
+
+    /// The same options with this kubelet as the one that runs.
+    pub(crate) fn with_kubelet(&self, found: RunningKubelet) -> Self {
+        Self { of_kubelet: OfKubelet { found_kubelet: Some(found), ..self.of_kubelet.clone() }, ..self.clone() }
+    }
+
+    /// Whether the kubelet that runs is to be followed.
+    pub(crate) const fn follows_kubelet(&self) -> bool {
+        self.of_kubelet.running_kubelet
+    }
+
+    /// The process of the kubelet that runs, where one was found.
+    pub(crate) fn kubelet_process(&self) -> Option<u32> {
+        self.of_kubelet.found_kubelet.as_ref().and_then(RunningKubelet::process)
+    }
+
+    /// The kubelet that runs, if that is asked for. It is looked for where Plimsoll's own file says that its directory is.
+    fn running_kubelet(&self) -> Option<RunningKubelet> {
+        let looked_for = self.of_kubelet.running_kubelet.then(|| {
+            let own = Sources { own: self.config.clone(), ..Sources::default() };
+            running_kubelet::find(&plimsoll_config::examine(&own, &self.overrides(None)).configuration.kubelet_root())
+        });
+        self.of_kubelet.found_kubelet.clone().or(looked_for)
+    }
+
     /// Reads what was kept in place of the files.
     pub(crate) fn load_kept(&self, kept: &Snapshot, own_cgroup: Option<String>) -> Result<Configuration, ConfigError> {
         plimsoll_config::load_kept(kept, &self.sources(), &self.overrides(own_cgroup))
@@ -142,22 +197,30 @@ impl Options {
 
     /// Whether a source of a kubelet's configuration is named.
     pub(crate) fn names_kubelet(&self) -> bool {
-        let Sources { own: _, kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
-            self.sources();
-        [kubelet_config, kubelet_config_dir, configz, node_config].iter().any(Option::is_some)
-            || !kubelet_command_line.is_empty()
-    }
-
-    fn sources(&self) -> Sources {
-        let OfKubelet { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
-            self.of_kubelet.clone();
-        Sources {
-            own: self.config.clone(),
+        let OfKubelet {
             kubelet_config,
             kubelet_config_dir,
             configz,
             node_config,
             kubelet_command_line,
+            running_kubelet,
+            found_kubelet: _,
+        } = &self.of_kubelet;
+        [kubelet_config, kubelet_config_dir, configz, node_config].into_iter().any(Option::is_some)
+            || !kubelet_command_line.is_empty()
+            || *running_kubelet
+    }
+
+    fn sources(&self) -> Sources {
+        let of_kubelet = self.of_kubelet.clone();
+        Sources {
+            own: self.config.clone(),
+            kubelet_config: of_kubelet.kubelet_config,
+            kubelet_config_dir: of_kubelet.kubelet_config_dir,
+            configz: of_kubelet.configz,
+            node_config: of_kubelet.node_config,
+            kubelet_command_line: of_kubelet.kubelet_command_line,
+            running_kubelet: self.running_kubelet(),
         }
     }
 
@@ -183,8 +246,15 @@ impl Options {
             }
         };
         push("--config", self.config.clone().map(Into::into));
-        let OfKubelet { kubelet_config, kubelet_config_dir, configz, node_config, kubelet_command_line } =
-            self.of_kubelet.clone();
+        let OfKubelet {
+            kubelet_config,
+            kubelet_config_dir,
+            configz,
+            node_config,
+            kubelet_command_line,
+            running_kubelet,
+            found_kubelet,
+        } = self.of_kubelet.clone();
         push("--kubelet-config", kubelet_config.map(Into::into));
         push("--kubelet-config-dir", kubelet_config_dir.map(Into::into));
         push("--configz", configz.map(Into::into));
@@ -192,6 +262,13 @@ impl Options {
         for file in kubelet_command_line {
             push("--kubelet-command-line", Some(file.into()));
         }
+        push(
+            "--found-kubelet",
+            found_kubelet.map(|found| match found {
+                RunningKubelet::Process(process) => process.to_string().into(),
+                RunningKubelet::NotFound(why) => why.into(),
+            }),
+        );
         for Override { text, origin, .. } in &self.of_machine.0 {
             if let Origin::Flag(flag) = origin {
                 push(flag, Some(text.into()));
@@ -200,12 +277,19 @@ impl Options {
         push("--log-level", self.log_level.as_ref().and_then(name_of));
         push("--trace", self.trace.clone().map(Into::into));
         push("--trace-size", self.trace_size.map(|size| size.0.to_string().into()));
+        arguments.extend(running_kubelet.then(|| "--running-kubelet".into()));
         arguments
     }
 }
 
 fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {
     value.to_possible_value().map(|value| value.get_name().into())
+}
+
+/// As [`Options::arguments`] has it.
+#[expect(clippy::unnecessary_wraps, reason = "clap asks for a result")]
+fn found(text: &str) -> Result<RunningKubelet, String> {
+    Ok(text.parse().map_or_else(|_| RunningKubelet::NotFound(text.to_owned()), RunningKubelet::Process))
 }
 
 fn size(text: &str) -> Result<Bytes, String> {
@@ -295,6 +379,21 @@ mod tests {
         }
     }
 
+    /// A process that `run` starts does not look for a kubelet itself.
+    #[test]
+    fn another_process_has_the_kubelet_that_was_found() {
+        let options = Line::parse_from(["x", "--running-kubelet"]).options;
+        let why = "nothing listens".to_owned();
+        for found in [RunningKubelet::Process(7), RunningKubelet::NotFound(why)] {
+            let arguments = options.with_kubelet(found.clone()).arguments();
+            let again = Line::parse_from([OsString::from("x")].into_iter().chain(arguments)).options;
+            assert_eq!((again.kubelet_process(), again.follows_kubelet()), (found.process(), true));
+            assert_eq!(again.sources().running_kubelet, Some(found));
+        }
+        let both = Line::try_parse_from(["x", "--running-kubelet", "--configz", "file"]);
+        assert!(both.is_err_and(|error| error.to_string().contains("cannot be used with '--configz <FILE>'")));
+    }
+
     #[test]
     fn another_process_gets_the_same_options() {
         let words = [
@@ -331,6 +430,8 @@ mod tests {
             "/var/lib/x",
             "--trace-size",
             "32Mi",
+            "--found-kubelet",
+            "7",
         ];
         let first = Line::parse_from(words).options;
         let again = Line::parse_from([OsString::from("x")].into_iter().chain(first.arguments())).options;

@@ -4,6 +4,7 @@
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
 
 mod api_server;
+mod following;
 mod runtime_sockets;
 mod scanner;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -37,6 +39,7 @@ use crate::core;
 use crate::inherited_config::InheritedConfig;
 use crate::node_services;
 use crate::options::{LogLevel, Options};
+use crate::running_kubelet::{self, Changed};
 use crate::service_manager;
 use crate::services::{self, ClusterSettings};
 use crate::undo::undo_all;
@@ -69,6 +72,7 @@ pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigEr
 
 /// Runs until SIGTERM or SIGINT, and gives the exit code.
 pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
+    let options = &options.with_running_kubelet();
     // The files of the configuration may be a container's own, and those of its service account are.
     let loaded = in_the_machine(|| {
         let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
@@ -130,6 +134,8 @@ struct Supervisor {
     runtime_sockets: RuntimeSockets,
     /// For `services`.
     service_account: Option<OwnedFd>,
+    /// From which a kubelet's configuration comes that is another one since. Absent where none is followed.
+    followed: Option<Receiver<Changed>>,
     signals: UnixStream,
     asked: Asked,
     log: Log,
@@ -237,6 +243,11 @@ impl Supervisor {
         // A thread of its own writes it: where it is not read, the core is started all the same.
         let log = Log::start(configuration.machine.log_format, options.log_level(), std::io::stdout(), || {})?;
         log.install()?;
+        // As it was loaded.
+        let own_cgroup = core::own_cgroup(&Protected::read());
+        let follow = |wake| running_kubelet::follow(options, &configuration, read.clone(), own_cgroup, wake);
+        let followed = options.follows_kubelet().then(|| write.try_clone().and_then(follow)).transpose();
+        let followed = followed.context("cannot start the thread that follows the kubelet")?;
         let service_account = account.transpose().unwrap_or_else(|errno| {
             tracing::warn!("{} cannot be opened: {errno}", plimsoll_kube::SERVICE_ACCOUNT);
             None
@@ -257,6 +268,7 @@ impl Supervisor {
             runtime_sockets: RuntimeSockets::of(&configuration, api_server),
             service_account,
             reporter_restarted: rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            followed,
             signals,
             asked,
             log,
@@ -282,6 +294,9 @@ impl Supervisor {
             self.start_due()?;
             self.wait()?;
             self.set_log_level();
+            if let Some(changed) = self.followed.as_ref().and_then(|followed| followed.try_recv().ok()) {
+                self.go_on_with(changed);
+            }
             if let Some(status) = self.core.ended()? {
                 self.watchdog.forget();
                 self.undo();

@@ -12,7 +12,13 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(arguments).current_dir(directory);
     // What the caller's environment says is not what is tested.
-    for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {
+    for name in [
+        "PLIMSOLL_CONFIG",
+        "PLIMSOLL_KUBELET_CONFIG",
+        "PLIMSOLL_KUBELET_CONFIG_DIR",
+        "PLIMSOLL_NODE_CONFIG",
+        "PLIMSOLL_RUNNING_KUBELET",
+    ] {
         command.env_remove(name);
     }
     command

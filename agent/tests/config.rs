@@ -12,7 +12,13 @@ fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.arg("config").args(arguments).current_dir(directory);
     // The caller's environment is not under test.
-    for name in ["PLIMSOLL_CONFIG", "PLIMSOLL_KUBELET_CONFIG", "PLIMSOLL_KUBELET_CONFIG_DIR", "PLIMSOLL_NODE_CONFIG"] {
+    for name in [
+        "PLIMSOLL_CONFIG",
+        "PLIMSOLL_KUBELET_CONFIG",
+        "PLIMSOLL_KUBELET_CONFIG_DIR",
+        "PLIMSOLL_NODE_CONFIG",
+        "PLIMSOLL_RUNNING_KUBELET",
+    ] {
         command.env_remove(name);
     }
     command.output().expect("it runs")

@@ -65,6 +65,40 @@ impl Files for Disk {
     }
 }
 
+/// The machine's files, as a process in a container sees them that is in the machine's PID namespace: what is not among its
+/// own is looked for where the machine's first process has it. Paths are the machine's.
+pub(crate) struct Machine;
+
+/// The root of the machine's first process.
+const MACHINE: &str = "/proc/1/root";
+
+impl Machine {
+    fn of(path: &Path) -> PathBuf {
+        Path::new(MACHINE).join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+impl Files for Machine {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        match Disk.read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Disk.read(&Self::of(path)).map_err(|_| error),
+            found => found,
+        }
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        match Disk.list(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let found = Disk.list(&Self::of(directory)).map_err(|_| error)?;
+                let own =
+                    |path: PathBuf| path.strip_prefix(MACHINE).map_or(path.clone(), |path| Path::new("/").join(path));
+                Ok(found.into_iter().map(own).collect())
+            }
+            found => found,
+        }
+    }
+}
+
 /// No file is there.
 pub(crate) struct Nowhere;
 

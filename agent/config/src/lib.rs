@@ -52,4 +52,6 @@ pub use scalar::is_node_name;
 pub use show::{Row, rows};
 pub use slices::WatchedSlice;
 pub use snapshot::Snapshot;
-pub use sources::{Report, Sources, Texts, examine, examine_and_keep, examine_texts, load_kept, parse};
+pub use sources::{
+    Report, RunningKubelet, Sources, Texts, examine, examine_and_keep, examine_anew, examine_texts, load_kept, parse,
+};

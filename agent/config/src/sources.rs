@@ -4,7 +4,7 @@
 //! result of all that. Plimsoll's own file goes before them, key by key.
 
 use crate::error::{ConfigError, Problem};
-use crate::files::{Disk, Files, Nowhere};
+use crate::files::{Disk, Files, Machine, Nowhere};
 use crate::flags::Overrides;
 use crate::kubelet::arguments::{Flag, apply, flags, node_config};
 use crate::kubelet::read::{Dialect, document};
@@ -12,7 +12,7 @@ use crate::kubelet::settings::Settings;
 use crate::kubelet::words::command_line;
 use crate::load::own as read_own;
 use crate::model::{Configuration, Text};
-use crate::snapshot::{Keeping, Snapshot};
+use crate::snapshot::{Anew, Keeping, Snapshot};
 use crate::tree::Problems;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,29 @@ pub struct Sources {
     /// A kubelet's command line: `/proc/PID/cmdline`, a unit with its drop-ins, `kubeadm-flags.env`. The files that it
     /// names are read too, unless they are given here.
     pub kubelet_command_line: Vec<PathBuf>,
+    /// The kubelet that runs on this machine, alone beside Plimsoll's own file.
+    pub running_kubelet: Option<RunningKubelet>,
+}
+
+/// A kubelet whose command line is read from the process, and the files that this names from the machine's own: one in a
+/// container of its own would have others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunningKubelet {
+    /// The number of its process.
+    Process(u32),
+    /// None is found, and why. A kubelet's defaults hold.
+    NotFound(String),
+}
+
+impl RunningKubelet {
+    /// Its process, where one is found.
+    #[must_use]
+    pub const fn process(&self) -> Option<u32> {
+        match self {
+            Self::Process(process) => Some(*process),
+            Self::NotFound(_) => None,
+        }
+    }
 }
 
 /// The same as [`Sources`], read already.
@@ -78,14 +101,23 @@ pub fn parse(text: &str, file: &str) -> Result<Configuration, ConfigError> {
 
 /// Reads the files, with every error and warning beside the configuration.
 pub fn examine(sources: &Sources, overrides: &Overrides) -> Report {
-    examine_in(sources, overrides, &Disk)
+    examine_and_keep(sources, overrides).0
 }
 
 /// The same, and keeps all that was read.
 pub fn examine_and_keep(sources: &Sources, overrides: &Overrides) -> (Report, Snapshot) {
-    let keeping = Keeping::default();
+    if sources.running_kubelet.is_some() { keep(sources, overrides, Machine) } else { keep(sources, overrides, Disk) }
+}
+
+/// Reads what is of a kubelet anew, and takes Plimsoll's own file as it was kept. Keeps all of it.
+pub fn examine_anew(kept: &Snapshot, sources: &Sources, overrides: &Overrides) -> (Report, Snapshot) {
+    keep(sources, overrides, Anew { own: sources.own.as_deref(), kept })
+}
+
+fn keep(sources: &Sources, overrides: &Overrides, from: impl Files) -> (Report, Snapshot) {
+    let keeping = Keeping::new(from);
     let report = examine_in(sources, overrides, &keeping);
-    (report, keeping.0.into_inner())
+    (report, keeping.into_kept())
 }
 
 /// Reads what was kept instead of the files.
@@ -110,6 +142,24 @@ fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Re
     texts.drop_ins = sources.kubelet_config_dir.as_ref().map(|path| files.drop_ins(path, &mut problems));
     texts.kubelet_command_line =
         sources.kubelet_command_line.iter().filter_map(|path| files.text(path, &mut problems)).collect();
+    match &sources.running_kubelet {
+        Some(RunningKubelet::Process(process)) => {
+            let text = files.text(Path::new(&format!("/proc/{process}/cmdline")), &mut problems);
+            // Paths on it are the machine's: those of a process are refused to most.
+            let named = text.map(|Text { text, .. }| Text { file: format!("the kubelet ({process})"), text });
+            texts.kubelet_command_line.extend(named);
+        }
+        Some(RunningKubelet::NotFound(why)) => {
+            problems.turn_to("the kubelet that runs");
+            problems.warn(
+                None,
+                "--running-kubelet",
+                None,
+                &format!("{why}; a kubelet's defaults hold until one is found"),
+            );
+        }
+        None => {}
+    }
     assemble(&texts, overrides, files, problems)
 }
 

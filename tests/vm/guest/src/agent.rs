@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) eviction_policy: Option<&'static str>,
     /// OpenShift's file with the flags of the kubelet, if the thresholds are there and nowhere else.
     pub(crate) node_config: Option<PathBuf>,
+    /// The kubelet that runs is asked for, and the thresholds are that one's.
+    pub(crate) running_kubelet: bool,
     /// The file in which it finds the pods, if it has one.
     pub(crate) pod_facts: Option<PathBuf>,
     /// The kubelet's directory, if it is named, and the hard threshold on its file system, in bytes.
@@ -97,6 +99,7 @@ impl Settings {
             victims_per_minute: 1000,
             eviction_policy: None,
             node_config: None,
+            running_kubelet: false,
             pod_facts: None,
             node_disk: None,
             node_inodes: None,
@@ -149,7 +152,7 @@ impl Settings {
             on_inodes.unwrap_or_default(),
             on_tasks.unwrap_or_default()
         );
-        let hard = if self.node_config.is_some() { "" } else { &hard };
+        let hard = if self.node_config.is_some() || self.running_kubelet { "" } else { &hard };
         let mut yaml = format!(
             "{hard}machine:
   workloads:
@@ -229,6 +232,7 @@ impl Agent {
             .args(["run", "--config"])
             .arg(settings.file())
             .args(settings.node_config.iter().flat_map(|file| ["--node-config".as_ref(), file.as_os_str()]))
+            .args(settings.running_kubelet.then_some("--running-kubelet"))
             .args(settings.trace.iter().flat_map(|trace| ["--trace".as_ref(), trace.as_os_str()]))
             .envs(settings.environment.iter().map(|(key, value)| (key, value)));
         Self::launch_by(settings, command)

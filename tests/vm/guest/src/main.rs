@@ -52,6 +52,7 @@ mod pods_tests;
 mod process_tests;
 mod reach;
 mod record;
+mod running_kubelet_tests;
 mod scenarios;
 mod scenarios_at_rest;
 mod scenarios_of_brakes;
@@ -108,6 +109,8 @@ enum Command {
     Node(kubelet::Arguments),
     /// Make pods through CRI, and write what their cgroups are like into /out.
     PodTree,
+    /// Listen as a kubelet does, and do nothing else.
+    ListenAsKubelet(running_kubelet_tests::Arguments),
     /// Hold a little memory and do nothing: a bystander that must survive.
     Idle(hog::IdleArguments),
 }
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::Storm(arguments) => cost::storm::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Node(arguments) => kubelet::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::ListenAsKubelet(arguments) => running_kubelet_tests::listen(&arguments).map(|()| ExitCode::SUCCESS),
         Command::PodTree => pod_tree::main().map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
     };

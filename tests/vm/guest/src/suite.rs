@@ -8,9 +8,9 @@ use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
     hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_runtime_tests,
-    node_signal_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests, scenarios,
-    scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
-    surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
+    node_signal_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests,
+    running_kubelet_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
+    sense_tests, soak, surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -183,6 +183,7 @@ const TESTS: &[Test] = &[
     race("second-agent-shadows", scenarios::second_agent, 240, &[]),
     test("kill-switch-stops-every-action", kill_switch_tests::thrown_and_taken_back, 240, &[]),
     test("dry-run-does-nothing", kill_switch_tests::dry_run, 240, &[]),
+    test("follows-the-kubelet", running_kubelet_tests::followed, 240, &[]),
     test("costs-little-at-rest", scenarios_at_rest::at_rest, 400, &[]),
     test("watches-no-more-workloads-than-rows", scenarios_at_rest::more_than_rows, 600, &[]),
     test("clock-stepped", scenarios::clock_stepped, 240, &[]),
