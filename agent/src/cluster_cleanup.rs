@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use plimsoll_kube::{Client, Dial, client, node};
+use plimsoll_kube::{Client, client, dial_to, node};
 use tokio::time::timeout;
 
 use crate::cluster_client;
@@ -32,7 +32,7 @@ pub(crate) fn main(Arguments { options, all_nodes }: &Arguments) -> anyhow::Resu
     let access = cluster_client::access(&configuration)?;
     let address = access.resolve()?;
     cluster_client::runtime()?.block_on(async {
-        let (client, _) = client(access, Dial::to(address));
+        let (client, _) = client(access, dial_to(address));
         let names = if *all_nodes { names(&client).await? } else { vec![node_name(&configuration)?] };
         let mut failed = Vec::new();
         for name in &names {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use plimsoll_config::Configuration;
-use plimsoll_kube::{Access, Dial, SERVICE_ACCOUNT, client, list};
+use plimsoll_kube::{Access, SERVICE_ACCOUNT, client, dial_to, list};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::spawn_blocking;
@@ -52,7 +52,7 @@ fn pods_within(configuration: &Configuration, limit: Duration) -> anyhow::Result
         // A resolver may take longer, and cannot be ended.
         let found = spawn_blocking(|| access.resolve().map(|address| (access, address))).await?;
         let (access, address) = found?;
-        let (client, _) = client(access, Dial::to(address));
+        let (client, _) = client(access, dial_to(address));
         let listed = list(&client, &node).await;
         listed.with_context(|| format!("the API server at {address} does not list the pods of node {node}"))
     };

@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use plimsoll_dial::EndedByDrop;
 use plimsoll_units::Bytes;
 use std::path::Path;
 use tonic::body::Body;
@@ -123,7 +124,7 @@ impl Connection {
     pub(crate) async fn open(socket: &Path, dial: &Dial) -> Result<Self, Error> {
         let stream =
             dial.connect(socket).await.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(EndedByDrop(stream)))
             .await
             .map_err(|error| Error::NotCri { socket: socket.to_owned(), why: error.to_string() })?;
         // Its errors are also those of the call that is under way.

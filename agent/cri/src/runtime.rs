@@ -1,7 +1,7 @@
 //! The calls.
 
 use crate::connection::{Call, Connection, Limits, Version};
-use crate::dial::Dial;
+use crate::dial::{self, Dial};
 use crate::error::Error;
 use crate::id::{ContainerId, ImageId, SandboxId};
 use crate::in_use::InUse;
@@ -35,7 +35,7 @@ pub struct Runtime {
 impl Runtime {
     /// The runtime at this socket. Nothing is opened yet.
     pub fn at(socket: impl Into<PathBuf>, limits: Limits) -> Self {
-        Self { socket: socket.into(), limits, dial: Dial::default(), connection: None, version: None }
+        Self { socket: socket.into(), limits, dial: dial::by_this_process(), connection: None, version: None }
     }
 
     /// The runtime at this socket, once it has said its version. [`Limits::read`] is for both.

@@ -1,7 +1,7 @@
 //! Where runtimes listen.
 
 use crate::connection::Limits;
-use crate::dial::Dial;
+use crate::dial::{self, Dial};
 use crate::error::Error;
 use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Runtime {
 
     /// The same, behind one of these.
     pub async fn find_among(sockets: &[impl AsRef<Path>], limits: Limits) -> Result<Self, Error> {
-        Self::find_through(sockets, limits, &Dial::default()).await
+        Self::find_through(sockets, limits, &dial::by_this_process()).await
     }
 
     /// The same, over connections that are made so.

@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::budget::Pace;
-use crate::dial::Dial;
+use crate::dial::{self, Dial};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     async fn connect(&self) -> Result<SendRequest<Body>, Error> {
-        let stream = self.dial.connect().await?;
+        let stream = dial::connect(&self.dial).await?;
         let tls = TlsConnector::from(self.access.tls()?).connect(self.access.server(), stream).await?;
         if tls.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err("what answers at the API server's address does not speak HTTP/2".into());
@@ -152,7 +152,7 @@ mod tests {
             let (sender, connection) =
                 http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.expect("nothing is waited for");
             tokio::spawn(connection);
-            let dial = Dial::by(|| async { Err(io::ErrorKind::ConnectionRefused.into()) });
+            let dial = Dial::by(|()| async { Err(io::ErrorKind::ConnectionRefused.into()) });
             let (sender, pace) = (Mutex::new(Some(sender)), StdMutex::default());
             let shared = Shared { access, dial, sender, watching: Arc::default(), pace };
             let begun = Instant::now();

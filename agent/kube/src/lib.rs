@@ -31,7 +31,7 @@ mod testing;
 pub use access::{Access, SERVICE_ACCOUNT};
 pub use budget::Budget;
 pub use connection::client;
-pub use dial::Dial;
+pub use dial::{Dial, dial_to};
 pub use error::{AccessError, Refusal};
 pub use eviction::{Eviction, Progress};
 pub use jiff::Timestamp;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
-    Access, Change, Client, Condition, Dial, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, TaintEffect,
-    Timestamp, client, list, node, watch,
+    Access, Change, Client, Condition, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, TaintEffect,
+    Timestamp, client, dial_to, list, node, watch,
 };
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ impl Scene {
     }
 
     fn client(&self) -> Client {
-        client(access(), Dial::to(self.address)).0
+        client(access(), dial_to(self.address)).0
     }
 
     fn node_path(&self) -> String {
@@ -272,7 +272,7 @@ async fn pods_are_followed_through_a_gap_and_what_came_in_it_is_seen() {
     let address = passage(scene.address, Arc::clone(&is_cut)).await;
     let (send, mut changes) = mpsc::channel(1);
     let first = scene.add_pod("first");
-    let following = client(access(), Dial::to(address));
+    let following = client(access(), dial_to(address));
     let task = tokio::spawn(async move { watch(following, "kube-watch", send).await });
     let mut until = async |what: &str, is_seen: &dyn Fn(&Change) -> bool| {
         timeout(PATIENCE, async {

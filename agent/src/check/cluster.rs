@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_config::{Configuration, Taint};
 use plimsoll_inventory::Source;
-use plimsoll_kube::{Dial, Right, SERVICE_ACCOUNT, client, missing_rights};
+use plimsoll_kube::{Right, SERVICE_ACCOUNT, client, dial_to, missing_rights};
 use plimsoll_report::text::printable;
 use rustix::io::Errno;
 use tokio::time::timeout;
@@ -47,7 +47,7 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
         })
         .await?;
         let address = address?;
-        let (client, _) = client(access, Dial::to(address));
+        let (client, _) = client(access, dial_to(address));
         let missing =
             missing_rights(&client, &node, taints).await.map_err(|why| anyhow::anyhow!("{address}: {why}"))?;
         Ok(Answer { address: address.to_string(), node, missing })

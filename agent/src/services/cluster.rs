@@ -123,7 +123,7 @@ pub(crate) fn node_name(configuration: &Configuration) -> anyhow::Result<String>
 pub(super) fn dial(supervisor: Arc<UnixDatagram>) -> (Dial, mpsc::Sender<Answer>) {
     let (answers, received) = mpsc::channel(1);
     let received = Arc::new(Mutex::new(received));
-    let dial = Dial::by(move || {
+    let dial = Dial::by(move |()| {
         let (supervisor, received) = (Arc::clone(&supervisor), Arc::clone(&received));
         async move {
             let mut received = received.lock().await;
