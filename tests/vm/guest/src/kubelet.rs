@@ -40,8 +40,9 @@ pub(crate) struct Arguments {
     /// Its name, as its certificate has it.
     #[arg(long)]
     name: String,
-    /// evictionHard of the kubelet for memory.available.
-    #[arg(long, default_value = "100Mi")]
+    /// evictionHard of the kubelet for memory.available. It is not what a kubelet has by default, so that it is seen whether
+    /// an agent goes by it.
+    #[arg(long, default_value = "101Mi")]
     memory_available: String,
 }
 

@@ -9,7 +9,7 @@ use plimsoll_cluster_suite::Cluster;
 /// This machine's loopback as the node reaches it (QEMU's user network). There are no services on the node, so that the
 /// address which a kubelet gives its pods leads nowhere, and the pods' own network does not leave the node.
 const HOST_FROM_NODE: &str = "10.0.2.2";
-/// A configuration whose threshold is far above the kubelet's own (100Mi), so that the kubelet never acts; the period is a
+/// A configuration whose threshold is far above the kubelet's own (101Mi), so that the kubelet never acts; the period is a
 /// short one, so that the condition is seen to end, and long enough for another agent to begin in it.
 pub(crate) const SENSITIVE: &str = "
 evictionHard: {memory.available: 1200Mi}
@@ -18,9 +18,8 @@ machine:
   logFormat: json
   cluster: {inCluster: true, taint: NoSchedule}
 ";
-/// One with the kubelet's threshold for memory, as the shipped one.
+/// One with the threshold that the kubelet has for memory, which the agent reads there, as the shipped one.
 pub(crate) const AS_THE_KUBELET: &str = "
-evictionHard: {memory.available: 100Mi}
 evictionPressureTransitionPeriod: 45s
 machine:
   logFormat: json

@@ -6,13 +6,15 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::Console;
 
 use crate::turn::Turn;
 use crate::view::{self, IDLE, condition, pod, pod_that_takes};
 use crate::{CONDITION, NODE, PATIENCE, overlay};
 
+/// evictionHard of the kubelet for memory.available, as `tests/vm/guest/src/kubelet.rs` has it.
+const THRESHOLD: &str = "101Mi";
 /// What must not be evicted: they do not grow, and use less than they request.
 const BYSTANDERS: [&str; 2] = ["bystander-1", "bystander-2"];
 /// How long it is looked on after memory is back: the kubelet was seen to evict up to 18 s after.
@@ -84,8 +86,14 @@ fn fought(turn: &Turn, kind: &str) -> Result<Outcome> {
     let oom_kills = figures("oom-kills", "count");
     let (from, to) = (figures("low", "at"), figures("back", "at"));
     let short = from.first().zip(to.last()).map(|(from, to)| Duration::from_millis(to.saturating_sub(*from)));
+    let freed_by = freed_by(turn, !oom_kills.is_empty())?;
+    if freed_by == "plimsoll" {
+        let message = &view::stored(turn, "grower")?["status"]["message"];
+        let has = message.as_str().is_some_and(|it| it.contains(&format!("Threshold quantity: {THRESHOLD},")));
+        ensure!(has, "the threshold is not the kubelet's, {THRESHOLD}: {message}");
+    }
     Ok(Outcome {
-        freed_by: freed_by(turn, !oom_kills.is_empty())?,
+        freed_by,
         oom_kills: oom_kills.last().copied().unwrap_or_default(),
         short: short.context("both are on the console")?,
         bystanders: BYSTANDERS.into_iter().filter(|name| !turn.runs_on(name)).collect(),
