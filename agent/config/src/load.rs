@@ -60,6 +60,7 @@ pub(crate) fn own(
     let configuration = Configuration { kubelet, origins, ..configuration }.with_policy(thresholds);
     idle::warn(&configuration, file, problems);
     unwatched(&configuration, problems);
+    disclosed(&configuration, problems);
     configuration
 }
 
@@ -74,6 +75,19 @@ fn unwatched(configuration: &Configuration, problems: &mut Problems) {
         problems.turn_to(file);
         let why = format!("{why}; expected memory.available in evictionHard or evictionSoft");
         problems.warn(line, "evictionHard", None, &why);
+    }
+}
+
+/// Warns where other machines may read the metrics, which name pods and ask no reader for anything.
+fn disclosed(configuration: &Configuration, problems: &mut Problems) {
+    let address = configuration.machine.metrics_address;
+    if !address.ip().is_loopback() {
+        let key = "machine.metricsAddress";
+        let (file, line) = configuration.origin(key).place();
+        problems.turn_to(file);
+        let why = "metrics name pods, and all that reach this address may read them; expected an address of the loopback, \
+                   and a proxy that asks readers for a token where others are to read them";
+        problems.warn(line, key, Some(&address.to_string()), why);
     }
 }
 

@@ -762,3 +762,14 @@ fn a_misspelt_name_is_reported_once_with_the_one_that_was_meant() {
     let report = report(&own("colour: red"));
     assert!(!report.errors[0].expected.contains("did you mean"), "{:?}", report.errors);
 }
+
+#[test]
+fn metrics_that_other_machines_may_read_are_warned_of() {
+    for (address, is_warned) in [("127.0.0.1:1", false), ("'[::1]:1'", false), ("0.0.0.0:1", true), ("'[::]:1'", true)]
+    {
+        let own = Some(Text { file: "f".into(), text: format!("machine: {{metricsAddress: {address}}}\n") });
+        let report = examine_texts(&Texts { own, ..Texts::default() }, &Overrides::default());
+        let is_about = report.warnings.iter().any(|it| it.key == "machine.metricsAddress" && it.line == Some(1));
+        assert_eq!((report.errors.len(), is_about), (0, is_warned), "{address}: {:?}", report.warnings);
+    }
+}

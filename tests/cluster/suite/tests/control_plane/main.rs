@@ -4,6 +4,7 @@
 mod attempts;
 mod events;
 mod manifests;
+mod metrics;
 mod nodes;
 mod pods;
 mod rights;
