@@ -7,11 +7,12 @@ mod ports;
 mod processes;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 
 use crate::install::{self, Need};
+use crate::run;
 use control_plane::ControlPlane;
 
 /// What to do with the cluster of this checkout.
@@ -82,6 +83,16 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// What [`beside`] needs.
 pub(crate) fn needs_beside(with_node: bool) -> anyhow::Result<Vec<Need>> {
     needs(&Arguments { action: Action::Up { node: with_node } })
+}
+
+/// The tests in this file of a package, beside the cluster of this kubeconfig and with this program of Kubernetes. They find
+/// both by variables (`tests/cluster/suite`).
+pub(crate) fn tests(package: &str, file: &str, kubeconfig: &Path, program: &Path) -> Command {
+    let mut tests = Command::new("cargo");
+    tests.current_dir(run::root()).args(["test", "--locked", "--no-fail-fast", "--features", "cluster-tests"]);
+    tests.args(["-p", package, "--test", file]);
+    tests.env("PLIMSOLL_TEST_KUBECONFIG", kubeconfig).env("PLIMSOLL_TEST_KUBE", program);
+    tests
 }
 
 /// Runs `work` beside a control plane of its own in this folder, and a node where that is asked for, with a kubeconfig that

@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: the same growing process met by three watchers, side by side, on a real kernel.
 
 mod chart;
+mod cluster;
 mod judge;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use crate::claim::{self, Claim};
 use crate::picture::{MIB, float, index, signed};
 use crate::qemu::Processor;
 use crate::vm::Root;
-use crate::{install, rounds, run, vm};
+use crate::{cluster as cluster_of_tests, install, rounds, run, vm};
 
 /// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
@@ -49,6 +50,10 @@ pub(crate) struct Arguments {
     /// watcher, because the others may let the OOM killer choose. A process will fill memory down to 100 MiB.
     #[arg(long)]
     native: bool,
+    /// Show it in a cluster instead: a real control plane and a node with a real kubelet, on which a pod fills memory beside
+    /// the kubelet alone, and beside the kubelet and the agent. Takes about ten minutes once built.
+    #[arg(long, conflicts_with_all = ["full", "native", "json", "kernel", "seed"])]
+    cluster: bool,
 }
 
 impl Arguments {
@@ -59,7 +64,9 @@ impl Arguments {
 
     /// What it needs: on this machine's own kernel, no machine.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        if self.native {
+        if self.cluster {
+            cluster_of_tests::needs_beside(true)
+        } else if self.native {
             Ok([&install::EBPF[..], &install::PROGRAMS].concat())
         } else {
             install::machines(&[&self.kernel])
@@ -146,6 +153,9 @@ impl Boot {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let begun = Instant::now();
     install::all(&arguments.needs()?)?;
+    if arguments.cluster {
+        return cluster::run(arguments.svg.as_deref());
+    }
     arguments.build().run(Processor::of(&arguments.kernel))?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let lines = &mut |_: &str| {};
@@ -177,8 +187,15 @@ fn shown() -> Boot {
 /// machines print.
 pub(crate) fn claims(kernel: &str, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<Claim>> {
     let json = run::root().join(format!("target/demo-{kernel}.json"));
-    let arguments =
-        Arguments { kernel: kernel.into(), full: true, json: Some(json), svg: None, seed: 1, native: false };
+    let arguments = Arguments {
+        kernel: kernel.into(),
+        full: true,
+        json: Some(json),
+        svg: None,
+        seed: 1,
+        native: false,
+        cluster: false,
+    };
     let first = measure(&arguments, &shown(), lines)?;
     full(&arguments, first, lines)
 }

@@ -97,14 +97,24 @@ fn a_tree_of_twenty_thousand_levels_is_counted_within_the_bounds() {
 
 #[test]
 fn a_directory_of_two_hundred_thousand_entries_is_counted_within_the_bounds() {
-    const FILES: u32 = 200_000;
-    let directory = directory_in_memory();
+    counted(&directory_in_memory(), 200_000);
+}
+
+/// On a disk: as many inodes take 10 GiB of memory.
+#[test]
+#[ignore = "it takes minutes and 3 GiB of a disk: `cargo xtask test --long checks`"]
+fn a_directory_of_ten_million_entries_is_counted_within_the_bounds() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    counted(&directory, 10_000_000);
+}
+
+fn counted(directory: &tempfile::TempDir, files: u32) {
     let at = openat(CWD, directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it is there");
-    for number in 0..FILES {
+    for number in 0..files {
         mknodat(&at, number.to_string(), FileType::RegularFile, Mode::RUSR, 0).expect("a file");
     }
     let (outcome, bytes, _) = measured(directory.path());
-    assert_eq!((outcome.count.inodes, outcome.incomplete), (u64::from(FILES) + 1, None));
+    assert_eq!((outcome.count.inodes, outcome.incomplete), (u64::from(files) + 1, None));
     assert!(bytes < 256 << 10, "{bytes} bytes, and no inode has to be remembered");
 }
 

@@ -14,6 +14,8 @@ pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     report.run("lints without features", &mut lints(&[]));
     let name = "a decision takes no longer than four sorts, and allocates nothing";
     report.run(name, &mut cargo(&["bench", "--locked", "-p", "plimsoll-benches"]));
+    let hostile = ["test", "--locked", "-p", "plimsoll-storage", "--test", "hostile", "--", "--ignored"];
+    report.run("a directory of ten million entries is scanned within the bounds", &mut cargo(&hostile));
     let database = dependencies::fetch_advisories();
     if let Err(error) = &database {
         println!("the database of advisories cannot be got: {error:#}");

@@ -2,16 +2,12 @@
 //! runs the same beside a real node: a machine with containerd and a kubelet.
 
 use super::report::Report;
-use super::unit::cargo;
 use crate::cluster::{self, kube};
 use crate::install::Need;
 use crate::run;
 
 /// Where the control plane leaves its logs.
 const PLACE: &str = "target/test/cluster";
-/// The variables in which the tests find the kubeconfig and the program of Kubernetes (`tests/cluster/suite`).
-const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
-const KUBE: &str = "PLIMSOLL_TEST_KUBE";
 /// Packages with tests behind the feature `cluster-tests`, and the files of those for which a control plane is enough.
 const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
@@ -40,8 +36,7 @@ fn tests(with_node: bool, files: &[(&str, &str)], report: &mut Report) -> anyhow
     let program = kube::program()?;
     cluster::beside(run::root().join(PLACE), with_node, |kubeconfig| {
         for (package, file) in files {
-            let mut tests = cargo(&["test", "--locked", "--no-fail-fast", "--features", "cluster-tests"]);
-            tests.args(["-p", package, "--test", file]).env(KUBECONFIG, kubeconfig).env(KUBE, &program);
+            let mut tests = cluster::tests(package, file, kubeconfig, &program);
             report.tests(&format!("{package} {file}"), &mut tests)?;
         }
         Ok(())

@@ -10,6 +10,7 @@ mod overlay;
 mod race;
 mod removal;
 mod scheduling;
+mod timeline;
 mod turn;
 mod view;
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::Console;
 
+use crate::timeline::Timeline;
 use crate::turn::Turn;
 use crate::view::{self, IDLE, condition, pod, pod_that_takes};
 use crate::{CONDITION, NODE, PATIENCE, overlay};
@@ -23,11 +24,10 @@ const POLL: Duration = Duration::from_millis(200);
 
 #[test]
 fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
-    let alone = Turn::without_agent().and_then(|turn| fought(&turn, "MemoryPressure")).expect("it fills memory");
-    print("the kubelet alone", &alone);
-    let beside =
-        Turn::with_agent(overlay::AS_THE_KUBELET).and_then(|turn| fought(&turn, CONDITION)).expect("it fills memory");
-    print("with the agent", &beside);
+    let alone = Turn::without_agent().and_then(|turn| fought(&turn, "the kubelet alone", "MemoryPressure"));
+    alone.expect("it fills memory");
+    let beside = Turn::with_agent(overlay::AS_THE_KUBELET).and_then(|turn| fought(&turn, "with the agent", CONDITION));
+    let beside = beside.expect("it fills memory");
     assert_eq!((beside.freed_by, beside.oom_kills, &beside.bystanders[..]), ("plimsoll", 0, &[][..]), "{beside}");
     assert!(beside.visible.is_some(), "the condition was never true: {beside}");
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Has a pod fill memory, and looks on.
-fn fought(turn: &Turn, kind: &str) -> Result<Outcome> {
+fn fought(turn: &Turn, name: &str, kind: &str) -> Result<Outcome> {
     for name in BYSTANDERS {
         turn.create(&pod(name, &IDLE))?;
     }
@@ -70,7 +70,8 @@ fn fought(turn: &Turn, kind: &str) -> Result<Outcome> {
     grower["spec"]["restartPolicy"] = "Never".into();
     turn.create(&grower)?;
     console.wait(&["NODE low "], PATIENCE)?;
-    let low = Instant::now();
+    let (low, mut timeline) = (Instant::now(), Timeline::begin());
+    timeline.note("memory", "short".into());
     let (mut back, mut visible) = (None, None);
     while back.is_none_or(|at: Instant| at.elapsed() < AFTERWARDS) && low.elapsed() < PATIENCE {
         if visible.is_none() && condition(turn, kind)?.is_some_and(|it| it["status"] == "True") {
@@ -78,7 +79,12 @@ fn fought(turn: &Turn, kind: &str) -> Result<Outcome> {
         }
         if back.is_none() && console.read()?.iter().any(|line| line.contains("NODE back ")) {
             back = Some(Instant::now());
+            timeline.note("memory", "available".into());
         }
+        if let Some(kills) = figures(&console, "oom-kills", "count").last() {
+            timeline.note("OOM killer", format!("{kills} kills"));
+        }
+        timeline.look(turn, kind, ["grower"].into_iter().chain(BYSTANDERS))?;
         thread::sleep(POLL);
     }
     back.context("memory never came back")?;
@@ -92,13 +98,16 @@ fn fought(turn: &Turn, kind: &str) -> Result<Outcome> {
         let has = message.as_str().is_some_and(|it| it.contains(&format!("Threshold quantity: {THRESHOLD},")));
         ensure!(has, "the threshold is not the kubelet's, {THRESHOLD}: {message}");
     }
-    Ok(Outcome {
+    let outcome = Outcome {
         freed_by,
         oom_kills: oom_kills.last().copied().unwrap_or_default(),
         short: short.context("both are on the console")?,
         bystanders: BYSTANDERS.into_iter().filter(|name| !turn.runs_on(name)).collect(),
         visible,
-    })
+    };
+    print(name, &outcome);
+    timeline.keep(turn, name, &outcome.to_string(), "grower")?;
+    Ok(outcome)
 }
 
 /// The OOM killer where it killed at all: what was evicted afterwards freed nothing.
