@@ -44,15 +44,29 @@ pub(crate) fn is_here() -> bool {
     Path::new(PROGRAM).exists()
 }
 
+/// Where it keeps images, and where writable layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) images: &'static str,
+    /// With the layers of images, unpacked, from which they are made.
+    pub(crate) layers: &'static str,
+}
+
 /// Starts it with this driver, unless it runs, and gives a client of it that finds the image.
 pub(crate) fn start(driver: Driver) -> Result<Client> {
+    start_at(driver, None)
+}
+
+/// The same with directories that are not the usual ones.
+pub(crate) fn start_at(driver: Driver, places: Option<Places>) -> Result<Client> {
     if property(UNIT, "ActiveState")? != "active" {
         let hosts = Path::new("/etc/hosts");
         if !hosts.exists() {
             // Each sandbox gets a copy.
             fs::write(hosts, "127.0.0.1 localhost\n")?;
         }
-        fs::write(CONFIGURATION, configuration(driver)).with_context(|| format!("cannot write {CONFIGURATION}"))?;
+        fs::write(CONFIGURATION, configuration(driver, places))
+            .with_context(|| format!("cannot write {CONFIGURATION}"))?;
         systemctl(&["start", UNIT])?;
     }
     let client = Client::new()?;
@@ -107,10 +121,14 @@ fn ctr() -> Command {
 }
 
 /// One runtime, and what pulls no image: there is no network.
-fn configuration(driver: Driver) -> String {
+fn configuration(driver: Driver, places: Option<Places>) -> String {
     let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
+    let (root, layers) = places.map_or_else(Default::default, |Places { images, layers }| {
+        let snapshotter = "plugins.\"io.containerd.snapshotter.v1.overlayfs\"";
+        (format!("root = \"{images}\"\n"), format!("[{snapshotter}]\nroot_path = \"{layers}\"\n"))
+    });
     format!(
-        "version = 2\n[{cri}]\nsandbox_image = \"{IMAGE}\"\n[{cri}.containerd.runtimes.runc]\n\
+        "version = 2\n{root}{layers}[{cri}]\nsandbox_image = \"{IMAGE}\"\n[{cri}.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n[{cri}.containerd.runtimes.runc.options]\nSystemdCgroup = {}\n",
         driver == Driver::Systemd
     )

@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) client: Client,
     /// Its pods as the API server has them.
     facts: Vec<Value>,
+    /// Where the agent finds the runtime, and further keys of `machine`.
+    machine: String,
     oom_kills: u64,
 }
 
@@ -42,7 +44,18 @@ impl Node {
         let begun = now_ns();
         let client = containerd::start(Driver::Systemd)?;
         figure("node", &[("containerd-ms", &((now_ns() - begun) / 1_000_000))]);
-        Ok(Self { client, facts: Vec::new(), oom_kills: machine::oom_kills()? })
+        Self::with(client)
+    }
+
+    /// With a containerd that runs.
+    pub(crate) fn with(client: Client) -> Result<Self> {
+        let machine = format!("  runtimeSocket: {}\n", SOCKET.trim_start_matches("unix://"));
+        Ok(Self { client, facts: Vec::new(), machine, oom_kills: machine::oom_kills()? })
+    }
+
+    /// The same where the agent finds the runtime at this socket, with further keys of `machine`.
+    pub(crate) fn behind(self, socket: &str, keys: &str) -> Self {
+        Self { machine: format!("  runtimeSocket: {socket}\n{keys}"), ..self }
     }
 
     /// Makes a pod without a container, and has it listed with this priority and grace.
@@ -88,8 +101,7 @@ impl Node {
     /// Starts the unit with these lines of its configuration, and waits until it knows the pods.
     pub(crate) fn start_agent(&self, lines: &str) -> Result<()> {
         let path = self.write_facts()?;
-        let socket = SOCKET.trim_start_matches("unix://");
-        let text = format!("{lines}machine:\n  podFacts: {path}\n  runtimeSocket: {socket}\n  logFormat: json\n");
+        let text = format!("{lines}machine:\n  podFacts: {path}\n{}  logFormat: json\n", self.machine);
         fs::write(CONFIGURATION, text).with_context(|| format!("cannot write {CONFIGURATION}"))?;
         systemctl(&["start", UNIT]).with_context(logged)?;
         let known = format!("{} pods are known", self.facts.len());

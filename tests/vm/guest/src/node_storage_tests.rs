@@ -21,25 +21,25 @@ use std::thread;
 use std::time::Duration;
 
 /// The kubelet's directory.
-const KUBELET: &str = "/var/lib/kubelet";
+pub(crate) const KUBELET: &str = "/var/lib/kubelet";
 /// What is written to cross a threshold of images.
 const FILLER: &str = "/var/lib/filler";
 /// A hard threshold on memory that is not reached.
-const FAR: u64 = 32 * MIB;
+pub(crate) const FAR: u64 = 32 * MIB;
 /// The usual priority and grace of a pod.
 const USUAL: (i32, i64) = (0, 30);
 /// How long the agent may take to evict for a disk: containerd says within a minute what writable layers take, and what is
 /// unused is removed first.
-const EVICTED: Duration = Duration::from_mins(3);
+pub(crate) const EVICTED: Duration = Duration::from_mins(3);
 /// containerd counts writable layers every ten seconds.
-const COUNTED: Duration = Duration::from_secs(12);
+pub(crate) const COUNTED: Duration = Duration::from_secs(12);
 
 /// A file system of its own as the kubelet's directory.
-struct OwnNodeFs;
+pub(crate) struct OwnNodeFs;
 
 impl OwnNodeFs {
     /// A tmpfs with these bounds.
-    fn mount(bounds: &CStr) -> Result<Self> {
+    pub(crate) fn mount(bounds: &CStr) -> Result<Self> {
         fs::create_dir_all(KUBELET)?;
         mount("tmpfs", KUBELET, "tmpfs", MountFlags::empty(), bounds)
             .context("cannot mount the kubelet's directory")?;
@@ -55,10 +55,10 @@ impl Drop for OwnNodeFs {
 }
 
 /// A file that is removed in any case.
-struct Filler;
+pub(crate) struct Filler;
 
 impl Filler {
-    fn write(mib: u64) -> Result<Self> {
+    pub(crate) fn write(mib: u64) -> Result<Self> {
         fill(Path::new(FILLER), mib)?;
         rustix::fs::sync();
         Ok(Self)
@@ -76,13 +76,13 @@ fn fill(file: &Path, mib: u64) -> Result<()> {
 }
 
 /// A pod that does nothing, with so much in its volume and in its container's writable layer.
-struct Filled {
-    pod: Pod,
+pub(crate) struct Filled {
+    pub(crate) pod: Pod,
     root: PathBuf,
 }
 
 impl Filled {
-    fn make(node: &mut Node, name: &str, [volume, layer]: [u64; 2]) -> Result<Self> {
+    pub(crate) fn make(node: &mut Node, name: &str, [volume, layer]: [u64; 2]) -> Result<Self> {
         let pod = node.pod(name, Class::BestEffort, USUAL)?;
         let container = pod.start(&node.client, "main", &["idle", "--mib", "1"])?;
         let scope = Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", pod.path()))?;
@@ -101,12 +101,12 @@ impl Filled {
         Ok(filled)
     }
 
-    fn fill_volume(&self, mib: u64) -> Result<()> {
+    pub(crate) fn fill_volume(&self, mib: u64) -> Result<()> {
         fill(&self.pod.volume().join("file"), mib)
     }
 
     /// Waits until nothing of it runs, and its eviction is reported with this message.
-    fn await_eviction(&self, message: &str) -> Result<()> {
+    pub(crate) fn await_eviction(&self, message: &str) -> Result<()> {
         let cgroup = self.pod.cgroup()?;
         wait_for("the pod is evicted", EVICTED, || Ok(!cgroup.populated()?))
             .with_context(|| format!("of {}, for {message:?}; {}", self.pod.name, logged()))?;

@@ -1,0 +1,120 @@
+//! A node whose writable layers are on the kubelet's disk and whose images are on another one: the split layout of
+//! KEP-4191, which no containerd reports. Here one keeps its content store on the root's disk and its snapshots below the
+//! kubelet's directory, which has a file system of its own, and a proxy says so to the agent.
+
+use crate::agent::{PROGRAM as AGENT, tail};
+use crate::containerd::{self, Driver, Places};
+use crate::cri::SOCKET as RUNTIME;
+use crate::cri_proxy::{self, Proxy};
+use crate::machine::wait_for;
+use crate::node::{Node, await_metric, lines};
+use crate::node_disk_tests::{import, name};
+use crate::node_storage_tests::{COUNTED, EVICTED, FAR, Filled, Filler, KUBELET, OwnNodeFs};
+use crate::node_tests::logged;
+use crate::scene::{MIB, PATIENCE};
+use crate::systemd::{CONFIGURATION, journal};
+use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{statvfs, sync};
+use std::fs;
+use std::process::Command;
+use std::thread;
+
+/// On the root's disk, and on the kubelet's.
+const IMAGES: &str = "/var/lib/test-images";
+const LAYERS: &str = "/var/lib/kubelet/test-layers";
+/// An image that no container uses: twelve MiB packed, and as much unpacked.
+const UNUSED: &str = "unused-split";
+/// What an `evictionHard` would have of containerfs. It would be crossed at all times.
+const CUSTOM: &str = "100Gi";
+
+/// The layout is found as split. Where the disk of images is short, images that are unused are removed, and no pod is
+/// evicted, whatever it has in its writable layer: that is elsewhere. Where the kubelet's disk is short, pods rank by logs,
+/// volumes and writable layers together, so that the one with the largest layer is evicted and not the one with the largest
+/// volume. A threshold of containerfs is ignored, which the log says.
+pub(crate) fn split_layout() -> Result<()> {
+    containerd::stop()?;
+    let disk = OwnNodeFs::mount(c"size=256M")?;
+    let done = on_split_disks();
+    // The next test starts it with its usual directories.
+    let cleaned = containerd::clean().and_then(|()| containerd::stop());
+    let _ = fs::remove_dir_all(IMAGES);
+    drop(disk);
+    done.and(cleaned)
+}
+
+fn on_split_disks() -> Result<()> {
+    let client = containerd::start_at(Driver::Systemd, Some(Places { images: IMAGES, layers: LAYERS }))?;
+    let _proxy = Proxy::start(RUNTIME.trim_start_matches("unix://"), IMAGES)?;
+    let keys = format!("  imageRoot: {IMAGES}\n  containerRoot: {LAYERS}\n");
+    let mut node = Node::with(client)?.behind(cri_proxy::SOCKET, &keys);
+    import(&node.client, UNUSED, 2)?;
+    let layered = Filled::make(&mut node, "layered", [0, 36])?;
+    let in_volume = Filled::make(&mut node, "in-volume", [12, 0])?;
+    let small = Filled::make(&mut node, "small", [4, 4])?;
+    thread::sleep(COUNTED);
+    let [images, layers] = [left(IMAGES)?, left(KUBELET)?];
+    // Their disks are two, whose sizes differ.
+    ensure!(statvfs(IMAGES)?.f_blocks != statvfs(KUBELET)?.f_blocks, "there is one disk");
+    node.start_agent(&format!(
+        "evictionHard: {{memory.available: \"{FAR}\", nodefs.available: \"{}\", imagefs.available: \"{}\", \
+         containerfs.available: {CUSTOM}}}\n\
+         evictionPressureTransitionPeriod: 5s\nimageMinimumGCAge: 2s\n",
+        layers - 4 * MIB,
+        images - 20 * MIB
+    ))?;
+    expect_split().with_context(logged)?;
+    short_of_images(&node).context("imagefs is short")?;
+    // Four MiB below the threshold, although the unused image has given twelve back. The pod's volume is 32 MiB now, less
+    // than the writable layer of the other one.
+    in_volume.fill_volume(32)?;
+    layered.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
+    let causes: Vec<_> = lines()?.iter().filter_map(|line| line["cause"].as_str().map(str::to_owned)).collect();
+    let is_of_layers = |cause: &String| ["nodefs.available", "containerfs.available"].contains(&cause.as_str());
+    ensure!(!causes.is_empty() && causes.iter().all(is_of_layers), "evicted for {causes:?}; {}", logged());
+    // As a kubelet does with a pod that is gone: its writable layer goes, and the disk of layers has room again.
+    node.client.remove_sandbox(&layered.pod.sandbox)?;
+    await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    node.end(&[&layered.pod], &[&in_volume.pod, &small.pod])
+}
+
+/// The disk of images is short, and is not any more once the unused image is gone.
+fn short_of_images(node: &Node) -> Result<()> {
+    // Six MiB below the threshold.
+    let filler = Filler::write(26)?;
+    await_metric("plimsoll_disk_pressure 1", EVICTED)?;
+    wait_for("the unused image is removed", EVICTED, || Ok(!node.client.has_image(&name(UNUSED))?))
+        .with_context(logged)?;
+    await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    drop(filler);
+    let evicts = |line: &serde_json::Value| line["cause"].is_string();
+    ensure!(!lines()?.iter().any(evicts), "a pod was evicted for the disk of images; {}", logged());
+    Ok(())
+}
+
+/// The agent and its `check` have found the layout, read all three disks, and ignore the threshold of containerfs.
+fn expect_split() -> Result<()> {
+    for disk in ["nodefs", "imagefs", "containerfs"] {
+        await_metric(&format!("plimsoll_disk_read{{disk=\"{disk}\"}} 1"), PATIENCE)?;
+    }
+    let known = "the container runtime has 3 writable layers";
+    wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(known)))?;
+    let log = journal()?;
+    let layout = format!("nodefs at {KUBELET}, imagefs at /, containerfs at {KUBELET}");
+    ensure!(log.contains(&layout), "another layout than {layout}; {}", tail(&log));
+    let ignored = |line: &str| line.contains("containerfs.available") && line.contains("ignored");
+    ensure!(log.lines().any(ignored), "no warning that a threshold is ignored; {}", tail(&log));
+    ensure!(!log.contains("unsupported layout"), "a layout that is supported is named; {}", tail(&log));
+    // Its exit code says that something else of this machine is missing.
+    let checked = Command::new(AGENT).args(["check", "--config", CONFIGURATION]).output().context("cannot check")?;
+    let checked = String::from_utf8_lossy(&checked.stdout);
+    let row = checked.lines().find(|line| line.contains("disk layout")).context("check has no layout")?;
+    ensure!(row.contains("split"), "check has another layout: {row}");
+    Ok(())
+}
+
+/// What is left on the disk of a directory, with everything written.
+fn left(directory: &str) -> Result<u64> {
+    sync();
+    let left = statvfs(directory).with_context(|| format!("cannot read {directory}"))?;
+    Ok(left.f_bavail * left.f_frsize)
+}
