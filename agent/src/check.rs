@@ -14,6 +14,7 @@ use plimsoll_node::capabilities;
 use plimsoll_node::namespaces;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_node::peers::Peer;
+use plimsoll_report::text::printable;
 use plimsoll_sense::probe::KernelFacts;
 use plimsoll_sense::{Kind, hooks, rules};
 use plimsoll_units::{Bytes, counted};
@@ -21,6 +22,7 @@ use serde::Serialize;
 
 use crate::kill_switch::Found;
 use crate::options::{Options, Output};
+use crate::state_directory::StateDirectory;
 use facts::{CAPABILITIES, Facts};
 
 /// Exit codes, as `--help` has them.
@@ -123,6 +125,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
         None => "cannot be seen",
     };
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
+    rows.push(state_row(&facts.state));
     rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
     rows.extend(facts.known_pods.as_ref().map(pod_facts::pod_facts_row));
@@ -139,6 +142,13 @@ fn there(good: bool) -> &'static str {
 
 fn mib(bytes: Bytes) -> u64 {
     bytes.0 >> 20
+}
+
+fn state_row(state: &StateDirectory) -> Row {
+    let found = state.trouble().unwrap_or_else(|| printable(&state.path.display().to_string()));
+    let advice = "an undo after the death of all processes, and the next agent, find it there as long as the configured one \
+                  can only be read: set machine.stateDirectory to a directory that can be written to";
+    row("state directory", state.read_only.is_none(), found, advice)
 }
 
 fn kill_switch_row(facts: &Facts) -> Row {

@@ -37,6 +37,7 @@ mod scanner;
 mod service_manager;
 mod services;
 mod signals;
+mod state_directory;
 mod supervisor;
 mod undo;
 mod watchdog;

@@ -1,7 +1,7 @@
 //! Options of the command line that name the sources of the configuration or override it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
@@ -226,6 +226,15 @@ impl Options {
 
     fn overrides(&self, own_cgroup: Option<String>) -> Overrides {
         Overrides { values: self.of_machine.0.clone(), own_cgroup }
+    }
+
+    /// Has state kept in this directory, whatever is configured.
+    pub(crate) fn keep_state_in(&mut self, directory: &Path) {
+        const KEY: &str = "machine.stateDirectory";
+        let Self { of_machine: OfMachine(values), .. } = self;
+        values.retain(|value| value.key != KEY);
+        let text = directory.to_string_lossy().into_owned();
+        values.push(Override { key: KEY.to_owned(), text, origin: Origin::Flag("--state-directory".to_owned()) });
     }
 
     /// The level at which the log begins.

@@ -42,6 +42,7 @@ use crate::options::{LogLevel, Options};
 use crate::running_kubelet::{self, Changed};
 use crate::service_manager;
 use crate::services::{self, ClusterSettings};
+use crate::state_directory::StateDirectory;
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
 use api_server::ApiServer;
@@ -119,6 +120,8 @@ struct Supervisor {
     /// Passed on to the processes that are started, with the level of the log as it is now.
     options: Options,
     configured_level: Option<LogLevel>,
+    /// The configured state directory, where that can only be read.
+    read_only_state: Option<PathBuf>,
     inherited_config: InheritedConfig,
     /// Those of the newest core: each new reporter gets them.
     queues: Option<Handover>,
@@ -227,6 +230,13 @@ impl Supervisor {
         read: &Snapshot,
         account: Option<Result<OwnedFd, Errno>>,
     ) -> anyhow::Result<Self> {
+        let (mut options, mut configuration) = (options.clone(), configuration);
+        let state = StateDirectory::find(&configuration.machine.state_directory);
+        if state.read_only.is_some() {
+            state.make()?;
+            options.keep_state_in(&state.path);
+            configuration.machine.state_directory.clone_from(&state.path);
+        }
         Locks::of(&configuration.machine.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
@@ -256,8 +266,9 @@ impl Supervisor {
         let observes_disks = services::disks_are_configured(&configuration);
         let needs_services = observes_disks || services::knows_pods(&configuration);
         let supervisor = Self {
-            options: options.clone(),
             configured_level: options.log_level,
+            options,
+            read_only_state: state.read_only,
             inherited_config: InheritedConfig::new(read)
                 .context("cannot keep the configuration for the processes to be started")?,
             queues: None,
@@ -491,6 +502,9 @@ impl Supervisor {
     fn start_core(&mut self) -> std::io::Result<()> {
         let mut command = self.command("core");
         command.arg("--reporter-restarted").arg(self.reporter_restarted.as_raw_fd().to_string());
+        if let Some(directory) = &self.read_only_state {
+            command.arg("--read-only-state").arg(directory);
+        }
         let (pulse, heart) = heartbeat::create().map_err(std::io::Error::other)?;
         for (name, fd) in [("--heartbeat", &heart.memory), ("--alarm", &heart.alarm)] {
             fcntl_setfd(fd, FdFlags::empty())?;

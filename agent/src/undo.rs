@@ -18,6 +18,7 @@ use plimsoll_units::counted;
 use crate::acting::Locks;
 use crate::core::STOPPED;
 use crate::options::Options;
+use crate::state_directory::StateDirectory;
 use crate::supervisor::in_the_machine;
 
 /// Exit codes, as `--help` has them.
@@ -96,7 +97,7 @@ impl fmt::Display for Summary {
 
 /// Undoes everything that is recorded, unless another agent acts. Safe to do again.
 pub(crate) fn undo_all(configuration: &Configuration) -> anyhow::Result<Summary> {
-    let directory = &configuration.machine.state_directory;
+    let directory = &StateDirectory::find(&configuration.machine.state_directory).path;
     undo_in(directory, &Locks::of(directory), &plimsoll_sense::Config::default().stopped_pin)
 }
 

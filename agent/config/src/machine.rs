@@ -59,7 +59,8 @@ pub struct Machine {
     /// Where metrics and health are served: an address with a port.
     #[serde(with = "As::<Address>")]
     pub metrics_address: SocketAddr,
-    /// The directory of the run record: an absolute path that does not survive a boot.
+    /// The directory of the run record: an absolute path that does not survive a boot. Where it can only be read, another one
+    /// in memory is taken, which is reported: /run/plimsoll or /dev/shm/plimsoll.
     #[serde(with = "As::<Directory>")]
     pub state_directory: PathBuf,
     /// The directory of the journal, in which what is known of pods outlives the agent and the machine: an absolute path on

@@ -28,6 +28,7 @@ use super::node::NodeFacts;
 use super::pod_facts::{self, PodFacts};
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, KillSwitch};
+use crate::state_directory::StateDirectory;
 
 /// Whether the kernel times its programs.
 const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
@@ -58,6 +59,8 @@ pub(super) struct Facts {
     pub(super) lowest_threshold: Option<Bytes>,
     pub(super) peers: Vec<Peer>,
     pub(super) other_acts: Option<bool>,
+    /// Where what is frozen and killed is written down.
+    pub(super) state: StateDirectory,
     /// The kill switch and what is there; absent where none is configured.
     pub(super) kill_switch: Option<(PathBuf, Found)>,
     /// What the configuration asks for.
@@ -131,6 +134,7 @@ impl Facts {
             }),
             peers: peers(),
             other_acts: is_locked(machine_lock()),
+            state: StateDirectory::find(&configuration.machine.state_directory),
             kill_switch: configuration.machine.kill_switch.clone().map(|path| {
                 let found = KillSwitch::new(&path).check();
                 (path, found)

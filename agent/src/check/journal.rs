@@ -9,15 +9,14 @@ use plimsoll_inventory::Source;
 use plimsoll_report::text::printable;
 use plimsoll_state::durable::{Look, look};
 use plimsoll_units::counted;
-use rustix::fs::{FsWord, StatVfsMountFlags, statfs, statvfs};
+use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 use super::{Row, row};
 use crate::confine::SERVICES;
+use crate::state_directory::IN_MEMORY;
 
 /// A local disk answers in microseconds. One that hangs is a row.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The types of file systems that are in memory alone (linux/magic.h).
-const IN_MEMORY: [FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Its directory, and what is there.
 pub(super) struct JournalFacts {

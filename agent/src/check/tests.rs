@@ -2,6 +2,7 @@ use super::facts::is_locked;
 use super::node::NodeFacts;
 use super::*;
 use crate::kill_switch::Ignored;
+use crate::state_directory::StateDirectory;
 use plimsoll_node::capabilities::Capability;
 use plimsoll_node::process;
 use std::path::Path;
@@ -50,6 +51,7 @@ fn good() -> Facts {
         lowest_threshold: Some(Bytes::mib(100)),
         peers: Vec::new(),
         other_acts: Some(false),
+        state: StateDirectory { path: "/run/plimsoll".into(), read_only: None },
         kill_switch: Some(("/etc/switch".into(), Found::Absent)),
         wish: SourceChoice::Auto,
         in_kernel: 0,
@@ -85,7 +87,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 31] = [
+    let table: [(&[&str], Break); 32] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -118,6 +120,7 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         }),
         (&["other agent"], |facts| facts.other_acts = Some(true)),
         (&["other agent"], |facts| facts.other_acts = None),
+        (&["state directory"], |facts| facts.state.read_only = Some("/configured".into())),
         (&["kill switch"], |facts| facts.kill_switch = Some(("/etc/switch".into(), Found::Thrown))),
         (&["kill switch"], |facts| {
             facts.kill_switch = Some(("/etc/switch".into(), Found::Ignored(Ignored::FileOf(7))));

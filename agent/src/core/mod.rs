@@ -17,6 +17,7 @@ mod thresholds;
 mod watch;
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -48,6 +49,7 @@ use crate::child::{ChildArguments, ensure_child_of};
 use crate::inherit;
 use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
+use crate::state_directory::StateDirectory;
 use disk_reader::{DiskReader, DiskReaders};
 use inventory::{InventoryHandle, Outgoing, StartupReport};
 use kernel_brake::KernelBrake;
@@ -109,6 +111,9 @@ pub(crate) struct Arguments {
     /// The socket by which the scanner sends what pods take of disks.
     #[arg(long)]
     storage: Option<i32>,
+    /// The configured state directory, which can only be read; state is kept in another one.
+    #[arg(long)]
+    read_only_state: Option<PathBuf>,
     /// The socket by which the supervisor is asked where the kubelet and container runtimes are.
     #[arg(long)]
     node_services: Option<i32>,
@@ -120,9 +125,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     #[cfg(feature = "fault-injection")]
     crate::fault_injection::arm_kill_point()?;
     let mut start = StartParts::default();
-    let mut troubles = Vec::new();
     let parent = open_parent(arguments.child.supervisor)?;
-    let [socket, reporter_restarted] = [arguments.child.socket()?, inherit::take(arguments.reporter_restarted)?];
+    let [socket, reporter_restarted] = [arguments.child.socket()?, reporter_restarts(arguments.reporter_restarted)?];
     let [pods, storage, node_services] =
         [arguments.pods, arguments.storage, arguments.node_services].map(|way| way.map(inherit::take));
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
@@ -130,6 +134,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let term = term_descriptor()?;
     let protected = Protected::read();
     let configuration = arguments.child.configuration(own_cgroup(&protected))?;
+    let mut troubles = Vec::from_iter(state_directory(arguments, &configuration).trouble());
     start.configuration = lap(begun);
     #[cfg(feature = "log")]
     crate::log::print_kernel_side(configuration.machine.log_format)?;
@@ -225,6 +230,19 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// What is readable when the reporter is new. The one that runs already was sent nothing yet and reads all of the queues:
+/// what is in them would be reported twice.
+fn reporter_restarts(number: i32) -> anyhow::Result<OwnedFd> {
+    let restarted = inherit::take(number)?;
+    inventory::clear(&restarted);
+    Ok(restarted)
+}
+
+/// Where state is kept, as the supervisor has found.
+fn state_directory(arguments: &Arguments, configuration: &Configuration) -> StateDirectory {
+    StateDirectory { path: configuration.machine.state_directory.clone(), read_only: arguments.read_only_state.clone() }
 }
 
 /// Claims the right to act, unless this machine can only be watched. A dry run claims nothing, so that an agent beside it acts.

@@ -175,6 +175,7 @@ const TESTS: &[Test] = &[
     race("swap-is-observed", swap_tests::is_observed, 240, &[ZRAM]),
     test("protection-outlives-the-core", pods_tests::protection_outlives_the_core, 300, &[]),
     test("journal-without-its-disk", journal_tests::without_its_disk, 500, &[]),
+    test("state-directory-can-only-be-read", journal_tests::state_directory_can_only_be_read, 240, &[]),
     test("evictions-outlive-all-processes", eviction_tests::outlive_all_processes, 300, &[]),
     test("pods-of-crio-end-by-their-containers", pods_tests::end_by_their_containers, 300, &[]),
     test("disk-pressure-is-reported", disks_tests::pressure, 300, &[]),
