@@ -15,6 +15,7 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
 use rustix::fd::AsFd as _;
 
 use crate::identity::{identify, is_monitor};
+use crate::orphans::{OrphanedPods, Orphans};
 use crate::pods::{Pods, Rank};
 use crate::storage::Storage;
 use crate::{
@@ -108,6 +109,7 @@ pub struct Inventory {
     known: HashMap<CgroupId, Known>,
     pods: Pods,
     storage: Storage,
+    orphans: Orphans,
     /// Kept for as long as the table may have them: it frees nothing.
     replaced: Vec<Arc<PodStorage>>,
     free: Vec<u32>,
@@ -131,6 +133,7 @@ impl Inventory {
             known: HashMap::with_capacity(256),
             pods: Pods::default(),
             storage: Storage::default(),
+            orphans: Orphans::default(),
             replaced: Vec::new(),
             free: (0..end).rev().collect(),
             slices: config.slices.iter().map(|_| None).collect(),
@@ -239,6 +242,19 @@ impl Inventory {
             self.replaced.extend(std::mem::replace(&mut known.storage, storage));
         }
         self.replaced.retain(|storage| Arc::strong_count(storage) > 1);
+    }
+
+    /// Finds pods that are gone for good and have directories all the same. `None` where it is not known which are gone:
+    /// until all have said it, and while there may be cgroups of pods that are not known.
+    ///
+    /// Also whether their number or the first of them is another than at the last time, as with none before the first.
+    pub fn orphans(&mut self, now: MonotonicNs) -> Option<(OrphanedPods, bool)> {
+        if self.has_unopened || self.without_row > 0 {
+            return None;
+        }
+        let cgroups = self.known.values().filter_map(|known| Some(known.standing.pod?.uid)).collect();
+        let found = self.orphans.find(&self.storage, &self.pods, &cgroups, now)?;
+        Some((found, self.orphans.is_new(found)))
     }
 
     /// Walks the tree, opens what is new and closes what is gone.

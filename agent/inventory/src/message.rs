@@ -204,7 +204,14 @@ mod tests {
             serves_others: true,
             ends: Some(MonotonicNs(u64::MAX)),
         };
-        let pods = [PodMessage::Pod(pod), PodMessage::Begin, PodMessage::Gone(Uid(u128::MAX)), PodMessage::Complete];
+        let pods = [
+            PodMessage::Pod(pod),
+            PodMessage::Begin,
+            PodMessage::Gone(Uid(u128::MAX)),
+            PodMessage::Complete,
+            PodMessage::Ended(Uid(u128::MAX)),
+            PodMessage::NoOthers,
+        ];
         let disk = DiskReading {
             role: DiskRole::Container,
             bytes: Some(MOST),

@@ -62,6 +62,12 @@ pub enum PodMessage {
     Gone(Uid),
     /// Every pod that the sources name has been sent.
     Complete,
+    /// The sources name this pod, which has succeeded or failed: nothing of it runs. Named again before each
+    /// [`Self::Complete`].
+    Ended(Uid),
+    /// Before [`Self::Complete`]: the sources name no other pods than those that were sent. Absent where one could not be
+    /// read, and where what was known before is sent because no source can be read.
+    NoOthers,
 }
 
 /// What the path of a pod's cgroup says, and the names in it.
@@ -237,6 +243,10 @@ pub struct Pods {
     is_unwritten: bool,
     /// All that the sources name was sent once: from then on pods may be evicted.
     is_complete: bool,
+    /// Pods that have ended; absent where the sources may name others.
+    ended: Option<HashSet<Uid>>,
+    /// The same for the next [`PodMessage::Complete`], and whether it will be absent.
+    next_ended: (HashSet<Uid>, bool),
 }
 
 impl Pods {
@@ -250,7 +260,16 @@ impl Pods {
                 self.facts.retain(|_, (begun, _)| *begun == self.begun);
                 self.limits.retain(|uid, _| self.facts.contains_key(uid));
                 self.limit_count = self.limits.values().map(Vec::len).sum();
+                let (ended, has_all) = std::mem::take(&mut self.next_ended);
+                self.ended = has_all.then_some(ended);
             }
+            PodMessage::Ended(uid) => {
+                if self.next_ended.0.len() >= MOST_PODS {
+                    return false;
+                }
+                self.next_ended.0.insert(uid);
+            }
+            PodMessage::NoOthers => self.next_ended.1 = true,
             PodMessage::Gone(uid) => {
                 self.facts.remove(&uid);
                 self.forget_limits(uid);
@@ -314,6 +333,12 @@ impl Pods {
 
     fn forget_limits(&mut self, uid: Uid) {
         self.limit_count -= self.limits.remove(&uid).map_or(0, |limits| limits.len());
+    }
+
+    /// Whether the sources name this pod; `None` where that is not known of any.
+    pub(crate) fn is_named(&self, uid: Uid) -> Option<bool> {
+        let ended = self.ended.as_ref()?;
+        Some(self.facts.contains_key(&uid) || ended.contains(&uid))
     }
 
     /// What is said of a pod's local storage; absent where nothing is known of the pod.

@@ -20,6 +20,7 @@ mod metrics;
 mod metrics_sink;
 mod names;
 mod observed;
+mod orphaned_log;
 mod plan;
 pub mod record;
 mod reporter;

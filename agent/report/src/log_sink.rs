@@ -14,6 +14,7 @@ use crate::container_log;
 use crate::disk_victim::{label, message};
 use crate::fields::nanoseconds;
 use crate::names::{Cgroup, Names};
+use crate::orphaned_log;
 use crate::plan::Draft;
 use crate::record::{
     Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts,
@@ -154,8 +155,9 @@ fn disk(record: &DiskRecord<'_>, names: &Names) {
             }
         }
         DiskRecord::Removed { result, took, is_repeated } => removed(&result, took, is_repeated),
-        // A trace's alone.
-        DiskRecord::Judged { .. } => {}
+        DiskRecord::Orphaned { pods, is_new: true } => orphaned_log::log(&pods),
+        // A trace's alone, and what was said.
+        DiskRecord::Judged { .. } | DiskRecord::Orphaned { is_new: false, .. } => {}
     }
 }
 

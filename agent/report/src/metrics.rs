@@ -112,12 +112,14 @@ pub(crate) struct DiskMetrics {
     pub(crate) removed: Family<Label, Counter>,
     pub(crate) freed: Counter,
     pub(crate) evictions: Family<Label, Counter>,
+    pub(crate) orphaned: Family<Label, Gauge>,
+    pub(crate) orphaned_bytes: Family<Label, Gauge>,
 }
 
 impl DiskMetrics {
     fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { pressure, read, orders, removed, freed, evictions } = metrics.clone();
+        let Self { pressure, read, orders, removed, freed, evictions, orphaned, orphaned_bytes } = metrics.clone();
         registry.register("disk_pressure", "1 while the disk pressure condition holds", pressure);
         registry.register("disk_read", "1 while there are figures of the disk, 0 where they are absent", read);
         registry.register("disk_removal_orders", "Orders to remove what is dead or unused, by outcome", orders);
@@ -126,6 +128,11 @@ impl DiskMetrics {
         registry.register_with_unit("disk_removed_images", help, Unit::Bytes, freed);
         let help = "Pods evicted for disks and for limits of local storage, by the kubelet's name of the cause";
         registry.register("disk_evictions", help, evictions);
+        let help =
+            "Pods that are gone for good and of which directories are left, by whether what these take was measured";
+        registry.register("orphaned_pods", help, orphaned);
+        let help = "What the directories of those take that were measured, by whether it is logs or volumes";
+        registry.register_with_unit("orphaned_pods", help, Unit::Bytes, orphaned_bytes);
         metrics
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use plimsoll_inventory::{RemovalError, RemovalResult};
+use plimsoll_inventory::{OrphanedPods, RemovalError, RemovalResult};
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_policy::message::SIGNAL_LABEL;
@@ -135,6 +135,21 @@ impl MetricsSink {
             }
             DiskRecord::Order { number: None, .. } => count(&self.metrics.disks.orders, ("outcome", "shadow")),
             DiskRecord::Removed { result, .. } => self.removed(&result),
+            DiskRecord::Orphaned { pods, is_new: _ } => self.orphaned(&pods),
+        }
+    }
+
+    fn orphaned(&self, pods: &OrphanedPods) {
+        let OrphanedPods { measured, unmeasured, logs, volumes, first: _ } = *pods;
+        let disks = &self.metrics.disks;
+        for (is_measured, count) in [("true", measured), ("false", unmeasured)] {
+            disks.orphaned.get_or_create(&[("measured", is_measured.into())]).set(count.into());
+        }
+        for (part, bytes) in [("logs", logs), ("volumes", volumes)] {
+            disks
+                .orphaned_bytes
+                .get_or_create(&[("part", part.into())])
+                .set(i64::try_from(bytes.0).unwrap_or(i64::MAX));
         }
     }
 

@@ -29,7 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::past::thaw_again;
 use super::thresholds::Machine;
 use crate::kill_switch::KillSwitch;
-use crate::record::{HealthRecord, StartParts, StartupRecord, Tampered};
+use crate::record::{DiskRecord, HealthRecord, StartParts, StartupRecord, Tampered};
 
 pub(super) use following::Following;
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
@@ -356,6 +356,9 @@ impl Thread {
                 sample_cost,
                 delayed_samples,
             });
+            if let Some((pods, is_new)) = self.inventory.orphans(now) {
+                self.outgoing.report(DiskRecord::Orphaned { pods, is_new });
+            }
             schedule.coverage.done(now, monotonic(), PACE);
         }
         let turns = self.handle.turns();

@@ -144,7 +144,8 @@ impl Rounds {
         self.aside.is_some()
     }
 
-    /// The pods that have directories; `None` where those cannot be listed.
+    /// The pods that have directories of either kind; `None` where the kubelet's cannot be listed. Of a pod that is gone those
+    /// of logs may be left alone.
     fn pods(&self) -> Option<Vec<Found>> {
         let names: BTreeMap<String, (String, String)> = names_in(&self.logs)
             .unwrap_or_default()
@@ -155,7 +156,9 @@ impl Rounds {
                 Some((uid.to_owned(), (namespace.to_owned(), name.to_owned())))
             })
             .collect();
-        let uids = names_in(&self.kubelet.join("pods"))?;
+        let of_kubelet = names_in(&self.kubelet.join("pods"))?;
+        let of_logs = names.keys().filter(|uid| of_kubelet.binary_search(*uid).is_err()).cloned();
+        let uids: Vec<String> = of_kubelet.iter().cloned().chain(of_logs).collect();
         let found = |uid: String| Found { name: names.get(&uid).cloned(), uid };
         Some(uids.into_iter().take(MOST_PODS).map(found).collect())
     }

@@ -1,6 +1,6 @@
 //! What a core was sent, and what it has to be sent next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
@@ -59,9 +59,11 @@ pub(super) struct Feed {
     /// Limits of local storage, as they are known and as they were sent.
     limits: BTreeMap<Uid, Vec<StorageLimit>>,
     sent_limits: BTreeMap<Uid, Vec<StorageLimit>>,
+    /// Pods that have ended, if there are no others than these and those that are known.
+    ended: Option<BTreeSet<Uid>>,
     /// The core knows that all is sent once more: it may know pods of an earlier process that have gone since.
     has_begun: bool,
-    /// No longer than what is known and what was sent together, limits included, and two more.
+    /// No longer than what is known and what was sent together, limits included, with the pods that have ended and three more.
     next: VecDeque<PodMessage>,
     /// The last reading of each disk, and whether it has to be sent.
     disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
@@ -119,9 +121,10 @@ impl Feed {
         self.stops.push_back(stopped);
     }
 
-    /// This is all that is known now.
-    pub(super) fn learn(&mut self, known: Known) {
+    /// This is all that is known now, and these have ended; absent where there may be others.
+    pub(super) fn learn(&mut self, known: Known, ended: Option<BTreeSet<Uid>>) {
         self.known = Some(known.pods);
+        self.ended = ended;
         self.limits = known.limits;
         self.plan();
     }
@@ -130,12 +133,12 @@ impl Feed {
     pub(super) fn restore(&mut self, known: Known) {
         if self.known.is_none() && !known.pods.is_empty() {
             tracing::info!("{} known as they were kept", counted(known.pods.len(), "pod is", "pods are"));
-            self.learn(known);
+            self.learn(known, None);
         }
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, limits, sent_limits, has_begun, next, .. } = self;
+        let Self { known, sent, limits, sent_limits, ended, has_begun, next, .. } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(known) = known else { return };
@@ -148,6 +151,10 @@ impl Feed {
                 next.push_back(PodMessage::Pod(*facts));
                 next.extend(limits.into_iter().map(PodMessage::Limit));
             }
+        }
+        if let Some(ended) = ended {
+            next.extend(ended.iter().map(|uid| PodMessage::Ended(*uid)));
+            next.push_back(PodMessage::NoOthers);
         }
         next.push_back(PodMessage::Complete);
     }
@@ -196,7 +203,7 @@ impl Feed {
                 self.sent.remove(&uid);
                 self.sent_limits.remove(&uid);
             }
-            PodMessage::Complete => {}
+            PodMessage::Complete | PodMessage::Ended(_) | PodMessage::NoOthers => {}
         }
         Ok(())
     }
@@ -237,9 +244,25 @@ mod tests {
         assert_eq!(feed.known, None, "nothing was kept, which says nothing of pods");
         feed.restore(known(pods(&[1], 0)));
         assert_eq!(feed.known, Some(pods(&[1], 0)));
-        feed.learn(known(pods(&[2], 0)));
+        feed.learn(known(pods(&[2], 0)), None);
         feed.restore(known(pods(&[1], 0)));
         assert_eq!(feed.known, Some(pods(&[2], 0)));
+    }
+
+    #[test]
+    fn that_there_are_no_other_pods_is_sent_each_time_with_those_that_have_ended_and_never_of_what_was_kept() {
+        let mut feed = Feed::default();
+        feed.restore(known(pods(&[1], 0)));
+        assert!(!feed.next.contains(&PodMessage::NoOthers));
+        for ended in [BTreeSet::from([Uid(2), Uid(3)]), BTreeSet::new()] {
+            feed.learn(known(BTreeMap::new()), Some(ended.clone()));
+            let mut expected: Vec<_> = ended.into_iter().map(PodMessage::Ended).collect();
+            expected.extend([PodMessage::NoOthers, PodMessage::Complete]);
+            let begins = usize::from(feed.next.front() == Some(&PodMessage::Begin));
+            assert_eq!(feed.next.iter().skip(begins).copied().collect::<Vec<_>>(), expected);
+        }
+        feed.learn(known(BTreeMap::new()), None);
+        assert!(!feed.next.contains(&PodMessage::NoOthers), "one could not be read");
     }
 
     #[test]
@@ -271,14 +294,14 @@ mod tests {
             let (core, socket) = connect();
             feed.begin();
             assert_eq!(received(&mut feed, &core, &socket).await, [], "nothing was read yet");
-            feed.learn(known(pods(&[1, 2], 0)));
+            feed.learn(known(pods(&[1, 2], 0)), None);
             assert_eq!(
                 received(&mut feed, &core, &socket).await,
                 [begin.clone(), of(&[1, 2], 0), complete.clone()].concat()
             );
             let mut changed = pods(&[2], 5);
             changed.extend(pods(&[3], 0));
-            feed.learn(known(changed));
+            feed.learn(known(changed), None);
             let gone = vec![PodMessage::Gone(Uid(1))];
             let expected = [gone, of(&[2], 5), of(&[3], 0), complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
@@ -288,10 +311,10 @@ mod tests {
             feed.send_next(Some(&core)).await.expect("it runs");
             feed.send_next(Some(&core)).await.expect("it runs");
             let limit = StorageLimit { uid: Uid(4), on: Limited::Volume(1), bytes: Bytes(3) };
-            feed.learn(Known { limits: BTreeMap::from([(Uid(4), vec![limit])]), ..known(pods(&[2, 4], 5)) });
+            feed.learn(Known { limits: BTreeMap::from([(Uid(4), vec![limit])]), ..known(pods(&[2, 4], 5)) }, None);
             let expected = [begin, of(&[2, 4], 5), vec![PodMessage::Limit(limit)], complete.clone()].concat();
             assert_eq!(received(&mut feed, &core, &socket).await, expected);
-            feed.learn(known(pods(&[2, 4], 5)));
+            feed.learn(known(pods(&[2, 4], 5)), None);
             assert_eq!(
                 received(&mut feed, &core, &socket).await,
                 [of(&[4], 5), complete].concat(),
@@ -341,7 +364,7 @@ mod tests {
             let old = vec![StorageMessage::Measured(Uid(1)), StorageMessage::Round];
             let new = vec![StorageMessage::Measured(Uid(2)), StorageMessage::Round];
             feed.measure_layers(old);
-            feed.learn(known(pods(&[2], 0)));
+            feed.learn(known(pods(&[2], 0)), None);
             for turn in 0..2 {
                 let (ours, socket) = handover::messages_pair().expect("sockets");
                 let core = Core::new(ours).expect("a runtime");

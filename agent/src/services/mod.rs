@@ -380,13 +380,14 @@ impl Serving {
 
     /// These are all pods now.
     fn learn(&mut self, listed: Listed, journal: Option<&Journal>) {
+        let no_others = listed.no_others();
         let known = Known { pods: listed.pods, limits: listed.limits };
         match journal {
             Some(journal) => journal.keep(known.clone()),
             None => self.feed.note(Source::Journal, false),
         }
         self.outbox.learn(|uid| known.pods.contains_key(&uid));
-        self.feed.learn(known);
+        self.feed.learn(known, no_others);
         self.names.learn_of_file(listed.names);
         self.removal.learn(listed.ended);
     }

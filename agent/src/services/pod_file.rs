@@ -148,6 +148,16 @@ pub(crate) struct Listed {
     pub(crate) first_error: Option<ReadError>,
     /// Those that have succeeded or failed: none of their containers starts again.
     pub(crate) ended: BTreeSet<Uid>,
+    /// The same by the UID of their cgroups and directories, with mirrors, if there is room for all.
+    pub(crate) over: BTreeSet<Uid>,
+}
+
+impl Listed {
+    /// All pods that the list names and that have ended; `None` where it may name others: one could not be read, or there
+    /// are too many.
+    pub(crate) fn no_others(&self) -> Option<BTreeSet<Uid>> {
+        (self.unread == 0 && self.over.len() < MOST_PODS).then(|| self.over.clone())
+    }
 }
 
 /// Reads a list of pods.
@@ -169,9 +179,12 @@ pub(super) fn listed<P: Borrow<Pod>>(
     let clocks = Clocks::now();
     let mut listed = Listed::default();
     for read in pods {
-        let Listed { pods, limits, names, unread, first_error, ended } = &mut listed;
+        let Listed { pods, limits, names, unread, first_error, ended, over } = &mut listed;
         let pod = match read.as_ref().map(Borrow::borrow) {
             Ok(pod) if pod.has_ended => {
+                if over.len() < MOST_PODS {
+                    over.insert(cgroup_uid(pod));
+                }
                 // A mirror names a pod that it is not.
                 if static_uid(pod).is_none() && ended.len() < MOST_PODS {
                     ended.insert(Uid::of(&pod.uid));
@@ -431,6 +444,19 @@ mod tests {
         let mirror_alone = list(&[pod("1", &mirror(uid), "1Mi", "{}")]);
         let known = facts_of(mirror_alone.as_bytes(), &mut PodReader::default()).expect("it is in order");
         assert_eq!(known.pods.into_keys().collect::<Vec<_>>(), [Uid::of("1")]);
+    }
+
+    #[test]
+    fn that_a_list_names_no_other_pods_is_said_with_those_that_have_ended_and_where_each_could_be_read() {
+        let hash = "0123456789abcdef0123456789abcdef";
+        let mirror = format!(r#"{{"kubernetes.io/config.mirror": "{hash}", "kubernetes.io/config.hash": "{hash}"}}"#);
+        let ended = r#"{"phase": "Failed"}"#;
+        let mut pods = vec![pod("1", "{}", "1Mi", "{}"), pod("2", "{}", "1Mi", ended), pod("3", &mirror, "1Mi", ended)];
+        let listed = facts_of(list(&pods).as_bytes(), &mut PodReader::default()).expect("it is in order");
+        assert_eq!(listed.no_others(), Some(BTreeSet::from([Uid::of("2"), Uid::of(hash)])));
+        pods.push(pod("4", "{}", "many", "{}"));
+        let listed = facts_of(list(&pods).as_bytes(), &mut PodReader::default()).expect("one is left out");
+        assert_eq!((listed.unread, listed.no_others()), (1, None));
     }
 
     #[test]

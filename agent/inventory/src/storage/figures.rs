@@ -20,6 +20,8 @@ struct Parts {
 struct Figures {
     pods: HashMap<Uid, Parts>,
     count: usize,
+    /// How many rounds over all pods have ended.
+    rounds: u64,
 }
 
 /// What is known of all pods.
@@ -58,6 +60,7 @@ impl Figures {
                 changed.insert(uid);
             }
             StorageMessage::Round => {
+                self.rounds += 1;
                 let count = &mut self.count;
                 self.pods.retain(|uid, pod| {
                     let is_named = mem::take(&mut pod.is_named);
@@ -92,6 +95,26 @@ impl Storage {
     /// The pods of which something has changed since this was last asked.
     pub(crate) fn changed(&mut self) -> HashSet<Uid> {
         mem::take(&mut self.changed)
+    }
+
+    /// How many rounds over all pods a process has ended.
+    pub(crate) const fn rounds(&self, measurer: Measurer) -> u64 {
+        self.figures[measurer as usize].rounds
+    }
+
+    /// The pods of which it has something.
+    pub(crate) fn measured(&self, measurer: Measurer) -> impl Iterator<Item = Uid> {
+        self.figures[measurer as usize].pods.keys().copied()
+    }
+
+    /// Whether it has something of this one.
+    pub(crate) fn has(&self, uid: Uid, measurer: Measurer) -> bool {
+        self.figures[measurer as usize].pods.contains_key(&uid)
+    }
+
+    /// What it has of this one.
+    pub(crate) fn parts(&self, uid: Uid, measurer: Measurer) -> impl Iterator<Item = PartUsage> {
+        self.figures[measurer as usize].parts(uid).into_iter().flatten()
     }
 
     /// A pod; absent where the scanner has measured nothing of it.

@@ -1,7 +1,7 @@
 //! Disks: their thresholds, the condition that follows, what is removed for them, and pods that are evicted.
 
 use core::time::Duration;
-use plimsoll_inventory::{DiskReading, DiskRole, Limited, RemovalResult};
+use plimsoll_inventory::{DiskReading, DiskRole, Limited, OrphanedPods, RemovalResult};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, Reclaim, Signal};
 use plimsoll_policy::{Outcome, ReclaimOrder, Reclaimed, ThresholdStatus};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -58,6 +58,13 @@ pub enum DiskRecord<'a> {
         judged: Judged,
         /// When.
         at: MonotonicNs,
+    },
+    /// Directories that are left of pods that are gone for good.
+    Orphaned {
+        /// What there is.
+        pods: OrphanedPods,
+        /// Their number or the first of them is another than at the last time.
+        is_new: bool,
     },
     /// A pod is evicted for a disk, or for a limit of its own.
     Victim {

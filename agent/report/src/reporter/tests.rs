@@ -1,5 +1,6 @@
 mod containers;
 mod names;
+mod orphaned;
 
 use super::*;
 use std::sync::{Mutex, PoisonError};

@@ -100,6 +100,10 @@ fn a_round_measures_volumes_and_logs_of_every_pod_and_no_link_leads_elsewhere() 
         assert_eq!(node.complaints, 1, "that the link cannot be measured is said once");
     }
     fs::remove_dir_all(node.directory.path().join(format!("kubelet/pods/{POD}"))).expect("writable");
+    let logs =
+        BTreeMap::from([((uid(), StoragePart::Logs(number("app"))), Some(2)), ((uid(), StoragePart::Rest), Some(0))]);
+    assert_eq!(node.round(99), Some(logs), "logs are left of the pod");
+    fs::remove_dir_all(node.directory.path().join("logs")).expect("writable");
     assert_eq!(node.round(99), Some(BTreeMap::new()), "the pod is gone");
     fs::create_dir_all(&volumes).expect("writable");
     symlink(node.directory.path().join("secret"), volumes.join("link")).expect("writable");

@@ -26,7 +26,7 @@ const AGENT_BYTES: u64 = 40 * MIB;
 /// The directory of the file with the pods.
 const FACTS: &str = "/run/facts";
 /// Where the agent serves metrics and health unless it is configured.
-const ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9464);
+pub(crate) const ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9464);
 
 /// The node.
 pub(crate) struct Node {
@@ -106,6 +106,12 @@ impl Node {
         systemctl(&["start", UNIT]).with_context(logged)?;
         let known = format!("{} pods are known", self.facts.len());
         wait_for(&known, PATIENCE, || Ok(journal()?.contains(&known))).with_context(logged)
+    }
+
+    /// Has a pod not listed any more, as once its object is removed.
+    pub(crate) fn forget(&mut self, pod: &Pod) -> Result<()> {
+        self.facts.retain(|facts| facts["metadata"]["uid"] != pod.uid);
+        self.write_facts().map(drop)
     }
 
     /// Writes the list of pods, and gives its path.

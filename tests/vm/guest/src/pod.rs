@@ -276,6 +276,11 @@ impl Pod {
         Path::new(PODS).join(&self.uid).join("volumes/kubernetes.io~empty-dir/volume")
     }
 
+    /// The directory of its logs.
+    pub(crate) fn logs(&self) -> PathBuf {
+        Path::new(&self.config.log_directory).to_owned()
+    }
+
     /// Makes its cgroup and those above it (pkg/kubelet/cm: `nodeContainerManager`, `qosContainerManager`,
     /// `podContainerManager`).
     fn make_cgroup(&self) -> Result<()> {
