@@ -2,8 +2,10 @@
 //! nothing.
 
 mod growth;
+mod runtime;
 mod table;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use crate::observe::Observer;
 use crate::options::Options;
 use crate::scanner::{LocalStorage, local_storage};
 use growth::{ContainerRow, Growth, OfPod, Swap, Tasks};
+use runtime::OfRuntime;
 use table::table;
 
 const NOTES: &str = "\
@@ -31,7 +34,8 @@ growth. A pod without a rank would not be evicted, for the reason in VERDICT. US
 computes it. RATE is how fast the pod grew within a second, without page cache; FORECAST is when the OOM killer would end it \
 or one of its containers at this rate, at its own memory.max, DISTANCE bytes from now; THROTTLED is the part of that second \
 for which tasks waited because of memory.high; DISK is what its volumes and logs take of disks, without writable \
-layers; TASKS of TASKMAX (its pids.max) are threads. - is not known, or none.
+layers; TASKS of TASKMAX (its pids.max) are threads; RESTARTS is how often each container was started again, by the container \
+runtime, which is asked for it by --output wide and json where it is configured or pods are known. - is not known, or none.
 
 A pod's request, priority and name come from a list: --pods, else `machine.podFacts`, as `kubectl get pods -A -o json \
 --field-selector spec.nodeName=NODE` prints it, else with `machine.cluster` the API server, which is asked once and waited for \
@@ -58,9 +62,11 @@ pub(crate) struct Arguments {
 enum Output {
     /// A line a pod.
     Table,
-    /// The same with the distance to memory.max, what is in swap, may be and is compressed there, tasks, the UID and the cgroup.
+    /// The same with the distance to memory.max, what is in swap, may be and is compressed there, tasks, restarts of containers,
+    /// the UID and the cgroup.
     Wide,
-    /// One object with each container, amounts in bytes.
+    /// One object with each container, amounts in bytes, and with what the container runtime says: labels, annotations and
+    /// restarts.
     Json,
 }
 
@@ -88,6 +94,8 @@ struct Row {
     #[serde(flatten)]
     growth: Growth,
     containers: Vec<ContainerRow>,
+    /// What the container runtime says; absent where it was not asked, or does not name the pod.
+    runtime: Option<OfRuntime>,
     /// What would become of it if memory were short and all pods were needed.
     verdict: String,
 }
@@ -107,10 +115,15 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let file = arguments.pods.as_deref();
     let observer = Observer::of_pods(&configuration, mode.root(), file)?;
     let disk = local_storage(configuration.kubelet_root(), configuration.pod_logs(), DISK_TIME);
-    let rows = rows(&configuration, &observer, &disk, INTERVAL);
+    let mut rows = rows(&configuration, &observer, &disk, INTERVAL);
     if rows.is_empty() {
         bail!("{}", nowhere(&configuration));
     }
+    let of_runtime = match arguments.output {
+        Output::Table => Ok(BTreeMap::new()),
+        Output::Wide | Output::Json => runtime::ask(&configuration),
+    };
+    let unasked = of_runtime.map(|named| name(&mut rows, named)).err();
     let printed = match arguments.output {
         Output::Table => table(&rows, false),
         Output::Wide => table(&rows, true),
@@ -119,7 +132,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     crate::log::print(&printed);
     let too_long = "what some pods take of disks is not shown: it was not measured within 5 s";
     let notes = notes(&configuration, &observer, file, &rows);
-    for note in notes.into_iter().chain(disk.is_cut_short.then(|| too_long.to_owned())) {
+    let unasked = unasked.map(|why| format!("labels, annotations and restarts are not known: {}", printable(&why)));
+    for note in notes.into_iter().chain(disk.is_cut_short.then(|| too_long.to_owned())).chain(unasked) {
         crate::log::complain(&note);
     }
     Ok(0)
@@ -198,12 +212,20 @@ fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage,
             disk_bytes: uid(sampled).and_then(|uid| disk.bytes.get(&Uid::of(&uid))).copied().map(Bytes),
             growth,
             containers,
+            runtime: None,
             verdict: words(verdict),
         })
     };
     let mut rows: Vec<Row> = plan.ranked.iter().filter_map(|ranked| row(ranked.workload, ranked.verdict)).collect();
     rows.sort_by_key(|row| row.rank.is_none());
     rows
+}
+
+/// Adds what the container runtime says of each.
+fn name(rows: &mut [Row], mut named: BTreeMap<Uid, OfRuntime>) {
+    for row in rows {
+        row.runtime = named.remove(&Uid::of(&row.uid));
+    }
 }
 
 /// As it stands in the name of its cgroup.

@@ -1,6 +1,7 @@
 //! Pods as a table.
 
 use super::Row;
+use super::runtime::OfRuntime;
 
 /// A line for each row, below a head.
 pub(super) fn table(rows: &[Row], is_wide: bool) -> String {
@@ -20,7 +21,7 @@ pub(super) fn table(rows: &[Row], is_wide: bool) -> String {
 }
 
 /// What the cells of a row are called.
-pub(super) const HEAD: [&str; 19] = [
+pub(super) const HEAD: [&str; 20] = [
     "RANK",
     "POD",
     "QOS",
@@ -37,12 +38,13 @@ pub(super) const HEAD: [&str; 19] = [
     "ZSWAP",
     "TASKS",
     "TASKMAX",
+    "RESTARTS",
     "UID",
     "CGROUP",
     "VERDICT",
 ];
 /// Those that only a wide table has.
-pub(super) const WIDE: core::ops::Range<usize> = 10..18;
+pub(super) const WIDE: core::ops::Range<usize> = 10..19;
 
 fn cells(is_wide: bool, cells: [String; HEAD.len()]) -> Vec<String> {
     let shown = |(index, cell): (usize, String)| (is_wide || !WIDE.contains(&index)).then_some(cell);
@@ -71,6 +73,7 @@ impl Row {
             text(self.swap.compressed),
             text(self.tasks.count),
             text(self.tasks.limit),
+            text(self.runtime.as_ref().map(OfRuntime::restarts).filter(|text| !text.is_empty())),
             self.uid.clone(),
             self.cgroup.clone(),
             self.verdict.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_cri::{Container, ContainerId, ContainerState, ImageUse, Sandbox, SandboxId, SandboxState};
 
-pub(super) fn sandbox(id: &str, uid: &str, name: &str) -> Sandbox {
+pub(crate) fn sandbox(id: &str, uid: &str, name: &str) -> Sandbox {
     Sandbox {
         id: SandboxId::try_from(id.to_owned()).expect("an id"),
         uid: uid.to_owned(),
@@ -18,7 +18,7 @@ pub(super) fn sandbox(id: &str, uid: &str, name: &str) -> Sandbox {
     }
 }
 
-pub(super) fn container(id: &str, sandbox: &str, name: &str, state: ContainerState) -> Container {
+pub(crate) fn container(id: &str, sandbox: &str, name: &str, state: ContainerState) -> Container {
     Container {
         id: ContainerId::try_from(id.to_owned()).expect("an id"),
         sandbox: SandboxId::try_from(sandbox.to_owned()).expect("an id"),

@@ -11,7 +11,7 @@ mod feed;
 mod journal;
 mod layers;
 #[cfg(test)]
-mod listed_samples;
+pub(crate) mod listed_samples;
 mod names;
 mod outbox;
 mod pod_file;
