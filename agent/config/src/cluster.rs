@@ -2,7 +2,7 @@
 
 use crate::deserialize::Refusal;
 use crate::machine::Machine;
-use crate::scalar::{As, NodeName, Off, Place};
+use crate::scalar::{As, NodeName, Place};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -22,9 +22,8 @@ pub struct Cluster {
     pub node_name: String,
     /// The effect of the taint on the node while a condition holds.
     pub taint: Taint,
-    /// The node's standard conditions, which the kubelet owns: they are left alone. To write them before the kubelet does, and
-    /// to hold them, are not supported yet.
-    #[serde(with = "As::<Off>")]
+    /// What becomes of the node's standard conditions, such as MemoryPressure, which the kubelet owns and takes back within ten
+    /// seconds. All but `off` need the component `standard-conditions` of the installation, which lets the agent write them.
     pub standard_conditions: StandardConditions,
 }
 
@@ -42,11 +41,16 @@ pub enum Taint {
 }
 
 /// What becomes of the node's standard conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum StandardConditions {
     /// They are left alone.
     Off,
+    /// Each is set once, when a threshold is met.
+    Lead,
+    /// Each is set again whenever the kubelet has taken it back, for as long as the agent's own condition holds.
+    Hold,
 }
 
 impl Default for Cluster {
@@ -80,6 +84,10 @@ impl Cluster {
         if !self.is_on() && self.taint != Taint::None {
             found
                 .push(refused("taint", "there is no API server to set it; expected inCluster or kubeconfig beside it"));
+        }
+        if !self.is_on() && self.standard_conditions != StandardConditions::Off {
+            let why = "there is no API server to write them to; expected inCluster or kubeconfig beside it";
+            found.push(refused("standardConditions", why));
         }
         found
     }

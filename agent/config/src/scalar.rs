@@ -1,6 +1,5 @@
 //! How single values are written: what is accepted, how it is written again, and its JSON schema.
 
-use crate::cluster::StandardConditions;
 use crate::duration::{parse_duration, written};
 use crate::kubelet::threshold::{min_reclaim, statement};
 use core::fmt;
@@ -199,25 +198,6 @@ impl Scalar for Place {
 
     fn schema() -> Schema {
         json_schema!({ "type": "string", "pattern": "^(/.*)?$" })
-    }
-}
-
-/// What becomes of the node's standard conditions.
-pub(crate) struct Off;
-
-impl Scalar for Off {
-    type Value = StandardConditions;
-
-    fn expected() -> String {
-        "off; lead and hold are not supported yet".to_owned()
-    }
-
-    fn parse(text: &str) -> Option<StandardConditions> {
-        (text == "off").then_some(StandardConditions::Off)
-    }
-
-    fn schema() -> Schema {
-        json_schema!({ "type": "string", "enum": ["off"] })
     }
 }
 

@@ -420,7 +420,12 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {cluster: {standardConditions: lead}}",
-            "test.yaml:1: machine.cluster.standardConditions: \"lead\": expected off; lead and hold are not supported yet",
+            "test.yaml:1: machine.cluster.standardConditions: \"lead\": there is no API server to write them to; expected \
+             inCluster or kubeconfig beside it",
+        ),
+        (
+            "machine: {cluster: {inCluster: true, standardConditions: always}}",
+            "test.yaml:1: machine.cluster.standardConditions: \"always\": expected off, lead or hold",
         ),
         (
             "machine: {cluster: {inCluster: true, kubeconfig: /k}}",

@@ -14,6 +14,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::Client;
 use kube::client::Body;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex, Notify};
@@ -31,12 +32,15 @@ const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(10);
 
 type Error = Box<dyn core::error::Error + Send + Sync>;
 
+/// What is watched of pods, of all namespaces.
+const PODS: &str = "/api/v1/pods";
+
 /// A client of the API server, over connections that are made so. It connects when something is asked. The second one is
-/// notified when a watch was begun: one that is gone on with brings nothing by which that would be seen.
+/// notified when a watch of pods was begun: one that is gone on with brings nothing by which that would be seen.
 pub fn client(access: Access, dial: Dial) -> (Client, Arc<Notify>) {
     let watching = Arc::<Notify>::default();
-    let pace = StdMutex::default();
-    let shared = Shared { access, dial, sender: Mutex::new(None), watching: Arc::clone(&watching), pace };
+    let paces = StdMutex::default();
+    let shared = Shared { access, dial, sender: Mutex::new(None), watching: Arc::clone(&watching), paces };
     // Every object has its namespace with it.
     (Client::new(Connection(Arc::new(shared)), "default"), watching)
 }
@@ -46,8 +50,8 @@ struct Shared {
     dial: Dial,
     sender: Mutex<Option<SendRequest<Body>>>,
     watching: Arc<Notify>,
-    /// Of watches.
-    pace: StdMutex<Pace>,
+    /// Of watches, by the path of what is watched: that of pods, and that of nodes.
+    paces: StdMutex<BTreeMap<String, Pace>>,
 }
 
 impl Shared {
@@ -81,6 +85,7 @@ impl Shared {
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Error> {
         let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let watched = path.path().to_owned();
         let uri = Uri::builder().scheme(Scheme::HTTPS).authority(self.access.authority()?).path_and_query(path);
         *request.uri_mut() = uri.build()?;
         let headers = request.headers_mut();
@@ -90,7 +95,7 @@ impl Shared {
         }
         let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
         if is_watch {
-            let pause = self.pace().pause(Instant::now(), fastrand::f64());
+            let pause = self.paces().entry(watched.clone()).or_default().pause(Instant::now(), fastrand::f64());
             tokio::time::sleep(pause).await;
         }
         let mut sender = self.sender().await?;
@@ -100,15 +105,17 @@ impl Shared {
         });
         let response = answered.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         if is_watch && response.status().is_success() {
-            self.pace().begin(Instant::now());
-            self.watching.notify_one();
+            if watched == PODS {
+                self.watching.notify_one();
+            }
+            self.paces().entry(watched).or_default().begin(Instant::now());
         }
         Ok(response)
     }
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        // Each change of it is one assignment.
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    fn paces(&self) -> MutexGuard<'_, BTreeMap<String, Pace>> {
+        // Each change of one is one assignment.
+        self.paces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,8 +160,8 @@ mod tests {
                 http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.expect("nothing is waited for");
             tokio::spawn(connection);
             let dial = Dial::by(|()| async { Err(io::ErrorKind::ConnectionRefused.into()) });
-            let (sender, pace) = (Mutex::new(Some(sender)), StdMutex::default());
-            let shared = Shared { access, dial, sender, watching: Arc::default(), pace };
+            let (sender, paces) = (Mutex::new(Some(sender)), StdMutex::default());
+            let shared = Shared { access, dial, sender, watching: Arc::default(), paces };
             let begun = Instant::now();
             let request = Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
             let error = Connection(Arc::new(shared)).call(request).await.expect_err("there is no answer");

@@ -2,8 +2,9 @@
 //!
 //! The only crate that knows the kube client. [`Access`] has where the API server is and by what it is trusted, [`client`]
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
-//! [`watch`] follows the pods of one node through any gap, [`list`] has them once. [`Reporter`] writes what was done there: each eviction in the
-//! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), within a budget of
+//! [`watch`] follows the pods of one node through any gap, [`list`] has them once, [`watch_node`] follows the node's object. [`Reporter`] writes what was done there: each eviction in the
+//! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), the kubelet's own
+//! conditions where that is configured ([`Standard`]), within a budget of
 //! writes ([`Budget`]). [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
 //!
@@ -22,9 +23,11 @@ mod error;
 pub mod eviction;
 mod kept;
 pub mod node;
+mod own_node;
 mod pods;
 mod reporter;
 mod rights;
+mod standard;
 #[cfg(test)]
 mod testing;
 
@@ -39,9 +42,11 @@ pub use k8s_openapi::api::core::v1::Pod;
 pub use kept::kept;
 pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
+pub use own_node::{NodeView, kill_switch, watch_node};
 pub use pods::{Change, MOST_PODS, Pods, list, watch};
 pub use reporter::{Entry, HEARTBEAT, Outcome, Report, Reporter};
 pub use rights::{Right, missing_rights};
+pub use standard::Standard;
 
 /// The name under which Plimsoll owns fields of objects (`metadata.managedFields`) and reports events.
 pub const MANAGER: &str = "plimsoll";

@@ -7,7 +7,7 @@
 use crate::eviction::seconds;
 use crate::{DOMAIN, MANAGER};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -33,6 +33,15 @@ impl Kind {
             Self::Memory => "PlimsollMemoryPressure",
             Self::Disk => "PlimsollDiskPressure",
             Self::Pid => "PlimsollPIDPressure",
+        }
+    }
+
+    /// The type of the kubelet's own condition.
+    pub(crate) const fn standard(self) -> &'static str {
+        match self {
+            Self::Memory => "MemoryPressure",
+            Self::Disk => "DiskPressure",
+            Self::Pid => "PIDPressure",
         }
     }
 
@@ -85,15 +94,20 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// For people.
+    pub(crate) fn message(&self) -> String {
+        let does = if self.holds { "is" } else { "is not" };
+        format!("an eviction threshold on {} {does} met, or was until a short time ago", self.kind.resource())
+    }
+
     fn written(&self, now: Timestamp) -> Value {
         let Self { kind, holds, since } = *self;
-        let (status, reason, does) =
-            if holds { ("True", "ThresholdMet", "is") } else { ("False", "ThresholdNotMet", "is not") };
+        let (status, reason) = if holds { ("True", "ThresholdMet") } else { ("False", "ThresholdNotMet") };
         json!({
             "type": kind.condition(),
             "status": status,
             "reason": reason,
-            "message": format!("an eviction threshold on {} {does} met, or was until a short time ago", kind.resource()),
+            "message": self.message(),
             "lastTransitionTime": seconds(since),
             "lastHeartbeatTime": seconds(now),
         })
@@ -171,12 +185,16 @@ pub async fn names(client: &Client) -> kube::Result<Vec<String>> {
     Ok(listed.items.into_iter().filter_map(|node| node.metadata.name).collect())
 }
 
+/// All conditions that a node has.
+pub(crate) fn conditions(node: &Node) -> &[NodeCondition] {
+    node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
+}
+
 /// The conditions as the node has them, so that one that did not change keeps its time.
 pub async fn read_conditions(client: &Client, node: &str) -> kube::Result<Vec<Condition>> {
-    let status = Api::<Node>::all(client.clone()).get(node).await?.status.unwrap_or_default();
-    let written = status.conditions.unwrap_or_default();
+    let read = Api::<Node>::all(client.clone()).get(node).await?;
     let of = |kind: Kind| {
-        let condition = written.iter().find(|it| it.type_ == kind.condition())?;
+        let condition = conditions(&read).iter().find(|it| it.type_ == kind.condition())?;
         let since = condition.last_transition_time.as_ref()?.0;
         Some(Condition { kind, holds: condition.status == "True", since })
     };

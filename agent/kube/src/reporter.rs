@@ -5,20 +5,28 @@
 //! one. What is refused for good is logged and left. Conditions are written when they change, and again at each heartbeat,
 //! when taints are looked at too.
 
+mod entry;
 mod requests;
 mod retry;
+mod standard;
 
 use crate::budget::{Budget, spread};
 use crate::error::Refusal;
 use crate::eviction::{self, Eviction, Progress, Step};
 use crate::node::{self, Condition, TaintEffect};
+use crate::own_node::NodeView;
 use crate::pods::Pods;
+use crate::standard::Standard;
 use core::time::Duration;
+use entry::Open;
 use jiff::Timestamp;
 use kube::Client;
 use retry::Retry;
+use standard::StandardConditions;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
+
+pub use entry::{Entry, Outcome};
 
 /// How often conditions are written that did not change, less a random part of up to half: a reader may take a node whose
 /// heartbeat is older than twice that for one without an agent. As often as a kubelet reports an unchanged status
@@ -31,33 +39,6 @@ const CONFLICT: Duration = Duration::from_millis(100);
 /// Most evictions that are kept to be reported. The oldest go first: an agent evicts a hundred in a minute at most.
 const MOST_ENTRIES: usize = 1024;
 
-/// An eviction, and how far the API server knows of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The eviction.
-    pub eviction: Eviction,
-    /// What of its pod is done.
-    pub progress: Progress,
-    /// Whether its event was written.
-    pub has_event: bool,
-}
-
-impl From<Eviction> for Entry {
-    fn from(eviction: Eviction) -> Self {
-        Self { eviction, progress: Progress::Unreported, has_event: false }
-    }
-}
-
-/// What came of a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The API server has the pod of this UID as failed, or as one that is being deleted: its kubelet ends it, in its own
-    /// order.
-    Ends(String),
-    /// Nothing is left to be written.
-    Over(Entry),
-}
-
 /// What is to be reported.
 #[derive(Debug)]
 pub struct Report {
@@ -67,30 +48,8 @@ pub struct Report {
     pub conditions: watch::Receiver<Option<Vec<Condition>>>,
     /// The pods as they are now; `None` until they were listed.
     pub pods: watch::Receiver<Option<Pods>>,
-}
-
-/// An entry of which something is left to be written.
-#[derive(Debug)]
-struct Open {
-    entry: Entry,
-    /// What has to be done about its pod, as it was when that was looked at last.
-    step: Step,
-    /// Its patch was in conflict: it is not known whether the pod is another one by now.
-    is_in_conflict: bool,
-    of_pod: Retry,
-    of_event: Retry,
-}
-
-impl Open {
-    fn new(entry: Entry, now: Instant) -> Self {
-        let (of_pod, of_event) = (Retry::new(now), Retry::new(now));
-        Self { entry, step: Step::Wait(None), is_in_conflict: false, of_pod, of_event }
-    }
-
-    fn pod(&self) -> String {
-        let Eviction { namespace, name, .. } = &self.entry.eviction;
-        format!("pod {namespace}/{name}")
-    }
+    /// The node's object as it is now; `None` until it was read.
+    pub node: watch::Receiver<Option<NodeView>>,
 }
 
 /// Writes for one node.
@@ -112,6 +71,7 @@ pub struct Reporter {
     of_server: Retry,
     of_conditions: Retry,
     of_taints: Retry,
+    standard: StandardConditions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +86,7 @@ enum Due {
 enum Write {
     Conditions,
     Taints,
+    Standard,
     /// Of this entry.
     Patch(usize),
     /// Whether the pod is still the one that was evicted.
@@ -152,7 +113,14 @@ impl Reporter {
             of_server: Retry::new(now),
             of_conditions: Retry::new(now),
             of_taints: Retry::new(now),
+            standard: StandardConditions::new(None, now),
         }
+    }
+
+    /// Writes the standard conditions so, too.
+    #[must_use]
+    pub fn with_standard(self, how: Option<Standard>) -> Self {
+        Self { standard: StandardConditions::new(how, Instant::now()), ..self }
     }
 
     /// Writes until nothing more can be reported, and gives what came of it.
@@ -160,6 +128,7 @@ impl Reporter {
         // What is there already is no change.
         report.conditions.mark_changed();
         report.pods.mark_changed();
+        report.node.mark_changed();
         loop {
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {
@@ -176,6 +145,10 @@ impl Reporter {
                     self.set_conditions(conditions).await;
                 }
                 Ok(()) = report.pods.changed() => self.pods.clone_from(&report.pods.borrow_and_update()),
+                Ok(()) = report.node.changed() => {
+                    let view = *report.node.borrow_and_update();
+                    self.see(view);
+                }
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -197,6 +170,7 @@ impl Reporter {
     /// Conditions that are as the node's object has them already keep the time that it has.
     async fn set_conditions(&mut self, conditions: Option<Vec<Condition>>) {
         let Some(mut conditions) = conditions else { return };
+        let mut before = Vec::new();
         if self.conditions.is_none()
             && let Ok(Ok(written)) = timeout(REQUEST, node::read_conditions(&self.client, &self.node)).await
         {
@@ -204,9 +178,17 @@ impl Reporter {
                 let same = written.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
                 condition.since = same.map_or(condition.since, |same| same.since);
             }
+            before = written;
         }
+        self.standard.change(self.conditions.as_deref().or(Some(&before)), &conditions);
         self.conditions = Some(conditions);
         self.due = Due::All;
+    }
+
+    fn see(&mut self, view: Option<NodeView>) {
+        if let (Some(view), Some(conditions)) = (view, &self.conditions) {
+            self.standard.see(view, conditions);
+        }
     }
 
     /// Makes the next write, if one is due, and gives how long nothing has to be done.
@@ -273,7 +255,8 @@ impl Reporter {
             |(at, open): (usize, &Open)| (!open.entry.has_event).then(|| (open.of_event.due(), Some(Write::Event(at))));
         let open = || self.outbox.iter().enumerate();
         let mut wait = HEARTBEAT;
-        for (due, write) in of_node.into_iter().chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)) {
+        let of_node = of_node.into_iter().chain(self.standard.due().map(|due| (due, Some(Write::Standard))));
+        for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)) {
             match write {
                 Some(write) if due <= now => return Ok(write),
                 _ => wait = wait.min(due.saturating_duration_since(now)),
@@ -286,6 +269,7 @@ impl Reporter {
         match write {
             Write::Conditions => &mut self.of_conditions,
             Write::Taints => &mut self.of_taints,
+            Write::Standard => &mut self.standard.retry,
             Write::Patch(at) | Write::Look(at) | Write::Delete(at) => &mut self.outbox[at].of_pod,
             Write::Event(at) => &mut self.outbox[at].of_event,
         }
@@ -296,6 +280,7 @@ impl Reporter {
         match write {
             Write::Conditions => "the node's conditions".into(),
             Write::Taints => "the node's taint".into(),
+            Write::Standard => "the node's standard conditions".into(),
             Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),
             Write::Delete(at) => format!("the deletion of {}", self.outbox[at].pod()),
             Write::Event(at) => format!("the event of the eviction of {}", self.outbox[at].pod()),
@@ -321,12 +306,17 @@ impl Reporter {
             }
             (_, Refusal::Failed(why, pause)) => self.retry(write).fail(what, &why, pause),
             (_, Refusal::Unusable(why)) => self.retry(write).fail(what, &why, None),
-            (Write::Conditions | Write::Taints, Refusal::Conflict) => {
+            (Write::Conditions | Write::Taints | Write::Standard, Refusal::Conflict) => {
                 let retry = self.retry(write);
                 retry.delay_by(spread(CONFLICT, fastrand::f64()) * (retry.failures() + 1).min(10));
             }
             (Write::Conditions | Write::Taints, Refusal::Gone) => self.leave_conditions(write, "there is no such node"),
             (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(write, &why),
+            (Write::Standard, Refusal::Gone) => self.standard.end(),
+            (Write::Standard, Refusal::Never(why)) => {
+                self.standard.retry.note(what, &why);
+                self.standard.end();
+            }
             (Write::Patch(at) | Write::Look(at), Refusal::Conflict) => self.outbox[at].is_in_conflict = true,
             (Write::Patch(at) | Write::Look(at), Refusal::Never(why)) => self.refuse_patch(at, &why),
             (Write::Delete(at), Refusal::Never(why)) => {
@@ -357,6 +347,7 @@ impl Reporter {
                 self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
             }
             Write::Taints => self.due = Due::Nothing,
+            Write::Standard => self.standard.end(),
             Write::Patch(at) => {
                 let entry = &mut self.outbox[at].entry;
                 let first = if let Progress::Patched { first, .. } = entry.progress { first } else { time };

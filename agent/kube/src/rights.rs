@@ -56,14 +56,20 @@ const fn right(
 const PODS: (&str, Option<&str>) = ("pods", None);
 const NODES: (&str, Option<&str>) = ("nodes", None);
 
-/// All that is asked for ([`crate::watch`], [`crate::Reporter`]).
-static RIGHTS: [Right; 8] = [
+/// All that is asked for ([`crate::watch`], [`crate::watch_node`], [`crate::Reporter`]).
+static RIGHTS: [Right; 9] = [
     right("list", PODS, Of::PodsHere, "nothing is known of pods, so that none is evicted"),
     right("watch", PODS, Of::PodsHere, "what is known of pods is not renewed, and new ones are never evicted"),
     right("patch", ("pods", Some("status")), Of::Any, "an evicted pod is deleted, and its status does not say why"),
     right("delete", PODS, Of::Any, "a pod that cannot be marked as evicted is started again by its kubelet"),
     right("create", ("events", None), Of::Any, "evictions have no events"),
-    right("get", NODES, Of::Node, "a condition that did not change has a new time after each start"),
+    right(
+        "get",
+        NODES,
+        Of::Node,
+        "the node is not followed, and a condition that did not change has a new time after each start",
+    ),
+    right("watch", NODES, Of::Node, "a kubelet that takes a standard condition back is not seen"),
     right("patch", ("nodes", Some("status")), Of::Node, "the node has no conditions of Plimsoll's"),
     right("patch", NODES, Of::Taint, "the taint is not set"),
 ];
@@ -154,7 +160,7 @@ mod tests {
         let here = json!([{ "key": "spec.nodeName", "operator": "In", "values": ["n1"] }]);
         assert_eq!(of(0)["fieldSelector"]["requirements"], here);
         assert_eq!((&of(2)["subresource"], &of(2)["name"]), (&json!("status"), &Value::Null));
-        assert_eq!(of(6)["name"], "n1");
+        assert_eq!(of(7)["name"], "n1");
     }
 
     #[tokio::test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
-    Access, Change, Client, Condition, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, TaintEffect,
-    Timestamp, client, dial_to, list, node, watch,
+    Access, Change, Client, Condition, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, Standard,
+    TaintEffect, Timestamp, client, dial_to, list, node, watch, watch_node,
 };
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -68,12 +68,13 @@ impl Scene {
     async fn report(&self, evictions: &[Eviction], pods: Option<Pods>) -> Vec<Progress> {
         let (send, received) = mpsc::unbounded_channel();
         let ((_conditions, conditions), (_pods, pods)) = (latest::channel(None), latest::channel(pods));
+        let (_node, node) = latest::channel(None);
         let (outcomes, mut came) = mpsc::unbounded_channel();
         for eviction in evictions {
             send.send(eviction.clone()).expect("it is received");
         }
         let reporter = Reporter::new(self.client(), self.node.clone(), None);
-        let task = tokio::spawn(reporter.run(Report { evictions: received, conditions, pods }, outcomes));
+        let task = tokio::spawn(reporter.run(Report { evictions: received, conditions, pods, node }, outcomes));
         let mut entries = Vec::new();
         while entries.len() < evictions.len() {
             let outcome = timeout(PATIENCE, came.recv()).await.expect("it is reported").expect("it runs");
@@ -196,6 +197,58 @@ async fn conditions_are_ours_alone_and_go_without_a_trace() {
     assert!(status("Ready").is_some());
     let text = scene.object(&scene.node_path())["spec"].to_string();
     assert!(!text.contains("plimsoll.dev"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standard_condition_that_is_held_is_set_again_and_taken_back_in_the_end() {
+    let scene = Scene::set("kube-standard");
+    let (send, evictions) = mpsc::unbounded_channel();
+    let (conditions, of_conditions) = latest::channel(Some(vec![condition(Kind::Memory, false)]));
+    let ((_pods, pods), (seen, node)) = (latest::channel(None), latest::channel(None));
+    let (outcomes, _came) = mpsc::unbounded_channel();
+    let reporter = Reporter::new(scene.client(), scene.node.clone(), None).with_standard(Some(Standard::Hold));
+    let report = Report { evictions, conditions: of_conditions, pods, node };
+    let reporting = tokio::spawn(reporter.run(report, outcomes));
+    let (following, name) = (scene.client(), scene.node.clone());
+    let watching = tokio::spawn(async move { watch_node(following, &name, seen).await });
+    let becomes = async |status: &str, reason: &str| {
+        timeout(PATIENCE, async {
+            loop {
+                let node = scene.object(&scene.node_path());
+                let mut all = node["status"]["conditions"].as_array().into_iter().flatten();
+                let memory = all.find(|it| it["type"] == "MemoryPressure");
+                if memory.is_some_and(|it| it["status"] == status && it["reason"] == reason) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("it never is {status} with the reason {reason}"));
+    };
+    let kubelet_writes = || {
+        let written = json!({ "type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory" });
+        let body = json!({ "status": { "conditions": [written] } });
+        let path = format!("{}/status", scene.node_path());
+        scene
+            .cluster
+            .api
+            .request("PATCH", &path, Format::Strategic, &body)
+            .and_then(plimsoll_cluster_suite::Answer::object)
+            .expect("written");
+    };
+    kubelet_writes();
+    conditions.send_replace(Some(vec![condition(Kind::Memory, true)]));
+    for _ in 0..2 {
+        becomes("True", "PlimsollThresholdMet").await;
+        kubelet_writes();
+    }
+    becomes("True", "PlimsollThresholdMet").await;
+    conditions.send_replace(Some(vec![condition(Kind::Memory, false)]));
+    becomes("False", "PlimsollThresholdNotMet").await;
+    reporting.abort();
+    watching.abort();
+    drop(send);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,11 +8,11 @@ use std::net::TcpStream as StdTcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use plimsoll_config::{Configuration, Taint};
+use plimsoll_config::{Configuration, StandardConditions, Taint};
 use plimsoll_inventory::{EvictionNumber, MOST_PODS, StopOrder};
 use plimsoll_kube::{
     Access, Change, Condition, Dial, Eviction, Kind, Outcome, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
-    TaintEffect, Timestamp,
+    Standard, TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
@@ -66,6 +66,7 @@ pub(crate) struct Settings {
     access: Access,
     node: String,
     effect: Option<TaintEffect>,
+    standard: Option<Standard>,
 }
 
 impl Settings {
@@ -80,7 +81,12 @@ impl Settings {
             Taint::PreferNoSchedule => Some(TaintEffect::PreferNoSchedule),
             Taint::NoSchedule => Some(TaintEffect::NoSchedule),
         };
-        Ok(Some(Self { access, node: node_name(configuration)?, effect }))
+        let standard = match configuration.machine.cluster.standard_conditions {
+            StandardConditions::Off => None,
+            StandardConditions::Lead => Some(Standard::Lead),
+            StandardConditions::Hold => Some(Standard::Hold),
+        };
+        Ok(Some(Self { access, node: node_name(configuration)?, effect, standard }))
     }
 
     /// Where the API server is, alone.
@@ -160,15 +166,19 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Follows the pods, and reports; within a runtime.
     pub(super) fn start(settings: Settings, dial: Dial, reader: PodReader) -> Self {
-        let Settings { access, node, effect } = settings;
+        let Settings { access, node, effect, standard } = settings;
         let following = plimsoll_kube::client(access, dial);
         let (send_changes, changes) = mpsc::channel(1);
         let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
+        let (seen, node_seen) = watch::channel(None);
         let (evictions, of_evictions) = mpsc::unbounded_channel();
         let (send_outcomes, outcomes) = mpsc::unbounded_channel();
-        let reporter = Reporter::new(following.0.clone(), node.clone(), effect);
-        let report = Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods };
+        let reporter = Reporter::new(following.0.clone(), node.clone(), effect).with_standard(standard);
+        let report =
+            Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods, node: node_seen.clone() };
         tokio::spawn(reporter.run(report, send_outcomes));
+        let (client, name) = (following.0.clone(), node.clone());
+        tokio::spawn(async move { plimsoll_kube::watch_node(client, &name, seen).await });
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
         Self {
             changes,

@@ -5,6 +5,7 @@ use crate::MANAGER;
 use crate::error::Refusal;
 use crate::eviction::{self, LEAST_GRACE_SECONDS};
 use crate::node;
+use crate::standard;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
@@ -18,6 +19,7 @@ impl Reporter {
         let sent = match write {
             Write::Conditions => node::write_conditions(client, node, conditions, time).await,
             Write::Taints => node::write_taints(client, node, &node::wanted(conditions, self.effect)).await,
+            Write::Standard => standard::write(client, node, &self.standard.wanted(), time).await,
             Write::Patch(at) => self.patch(at, time).await,
             Write::Look(at) => return self.look(at).await,
             Write::Delete(at) => self.delete(at).await,

@@ -59,15 +59,16 @@ fn nodes_that_come_back_together_are_spread_over_time() {
         let (_conditions, conditions) = watch::channel(None);
         // They are gone once they were patched.
         let (_pods, pods) = watch::channel(Some(Pods::new()));
+        let (_node, node) = watch::channel(None);
         let mut ways = Vec::new();
-        for node in 0..NODES {
+        for number in 0..NODES {
             let (way, evictions) = mpsc::unbounded_channel();
-            for number in 0..EVICTIONS {
-                way.send(eviction(&format!("pod-{number}-of-{node}"))).expect("it is received");
+            for pod in 0..EVICTIONS {
+                way.send(eviction(&format!("pod-{pod}-of-{number}"))).expect("it is received");
             }
             ways.push(way);
-            let report = Report { evictions, conditions: conditions.clone(), pods: pods.clone() };
-            tokio::spawn(Reporter::new(client.clone(), node.to_string(), None).run(report, outcomes.clone()));
+            let report = Report { evictions, conditions: conditions.clone(), pods: pods.clone(), node: node.clone() };
+            tokio::spawn(Reporter::new(client.clone(), number.to_string(), None).run(report, outcomes.clone()));
         }
         let mut over = 0;
         while over < NODES * EVICTIONS {

@@ -62,7 +62,7 @@ fn reporting(client: Client, entries: impl IntoIterator<Item = impl Into<Entry>>
 }
 
 /// Runs until what is asked for is reached, on a clock that does not wait.
-async fn until(reporter: &mut Reporter, is_reached: impl Fn(&Reporter) -> bool) {
+pub(super) async fn until(reporter: &mut Reporter, is_reached: impl Fn(&Reporter) -> bool) {
     for _ in 0..1000 {
         if is_reached(reporter) {
             return;

@@ -8,6 +8,7 @@ mod metrics;
 mod nodes;
 mod pods;
 mod rights;
+mod standard;
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -14,7 +14,7 @@ const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "
 const KEPT: [(&str, &str, &[&str]); 5] = [
     ("", "pods", &["list", "watch", "delete"]),
     ("", "pods/status", &["patch"]),
-    ("", "nodes", &["get", "patch"]),
+    ("", "nodes", &["get", "watch", "patch"]),
     ("", "nodes/status", &["patch"]),
     ("", "events", &["create"]),
 ];

@@ -1,0 +1,170 @@
+//! The node's own object, followed through any gap.
+//!
+//! It is read once, and watched from there, by its name: with the rights to get and watch nodes, and without that to list
+//! them. A kubelet writes it when its status changes, and every five minutes where it does not.
+
+use crate::DOMAIN;
+use crate::budget::pause_after;
+use crate::error::chain;
+use crate::node::{self, Kind};
+use core::pin::pin;
+use core::time::Duration;
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long the object may take to be read.
+const READ: Duration = Duration::from_secs(20);
+/// How long one watch lasts, in seconds: the most that the kube client takes is 295.
+const WATCH_SECONDS: u32 = 290;
+
+/// What is read of a node's object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeView {
+    /// The annotation [`kill_switch`] is there, whatever its value is.
+    pub is_switched_off: bool,
+    /// Which of the standard conditions are true, in the order of [`Kind::ALL`].
+    standard: [bool; Kind::ALL.len()],
+}
+
+/// The annotation on a node's object by which its agent is switched off.
+pub fn kill_switch() -> String {
+    format!("{DOMAIN}/kill-switch")
+}
+
+impl NodeView {
+    pub(crate) fn of(node: &Node) -> Self {
+        let annotations = node.metadata.annotations.as_ref();
+        let is_true =
+            |kind: Kind| node::conditions(node).iter().any(|it| it.type_ == kind.standard() && it.status == "True");
+        Self {
+            is_switched_off: annotations.is_some_and(|all| all.contains_key(&kill_switch())),
+            standard: Kind::ALL.map(is_true),
+        }
+    }
+
+    /// Whether the standard condition is true.
+    pub(crate) const fn standard(self, kind: Kind) -> bool {
+        self.standard[kind as usize]
+    }
+}
+
+/// Follows the object of this name until nothing receives what is seen of it. What was seen last holds through a gap, and
+/// where the object is deleted, until there is another one. After an error there is a pause that doubles, with a random part.
+pub async fn watch_node(client: Client, name: &str, seen: watch::Sender<Option<NodeView>>) {
+    let (api, mut failures, mut trouble) = (Api::<Node>::all(client), 0, None);
+    loop {
+        let followed = tokio::select! {
+            followed = follow(&api, name, &seen, &mut failures) => followed,
+            () = seen.closed() => return,
+        };
+        let Err(error) = followed else { continue };
+        let why = chain(&error);
+        if trouble.as_ref() != Some(&why) {
+            tracing::warn!("the object of node {name} is not followed, and what it said last holds: {why}");
+            trouble = Some(why);
+        }
+        failures += 1;
+        tokio::time::sleep(pause_after(failures, fastrand::f64())).await;
+    }
+}
+
+/// Reads it and follows it from there, until an error: the version that a watch begins with may be too old.
+async fn follow(
+    api: &Api<Node>,
+    name: &str,
+    seen: &watch::Sender<Option<NodeView>>,
+    failures: &mut u32,
+) -> kube::Result<()> {
+    let see = |node: &Node| {
+        let view = Some(NodeView::of(node));
+        seen.send_if_modified(|known| core::mem::replace(known, view) != view);
+    };
+    let read = timeout(READ, api.get(name)).await;
+    let read = read.map_err(|_| kube::Error::Service("it did not answer in time".into()))??;
+    see(&read);
+    let mut version = read.metadata.resource_version.unwrap_or_default();
+    let parameters = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+    loop {
+        let mut events = pin!(api.watch(&parameters, &version).await?);
+        while let Some(event) = events.next().await {
+            match event? {
+                WatchEvent::Added(node) | WatchEvent::Modified(node) => {
+                    see(&node);
+                    *failures = 0;
+                    version = node.metadata.resource_version.unwrap_or_default();
+                }
+                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                WatchEvent::Deleted(_) => {}
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Asked, refused, server};
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use serde_json::{Value, json};
+
+    fn object(version: u32, annotations: &Value, memory: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": "n1", "resourceVersion": version.to_string(), "annotations": annotations },
+            "status": { "conditions": [{ "type": "MemoryPressure", "status": memory }] },
+        })
+    }
+
+    #[test]
+    fn it_is_read_and_watched_from_there_and_read_again_where_the_version_is_too_old() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let asked = AtomicUsize::new(0);
+            let (off, none) = (json!({ "plimsoll.dev/kill-switch": "" }), json!({ "other": "1" }));
+            let answer = move |it: &Asked| {
+                let number = asked.fetch_add(1, Ordering::Relaxed);
+                let event = |kind: &str, object: Value| json!([{ "type": kind, "object": object }]);
+                let is_read = it.line() == "GET /api/v1/nodes/n1";
+                let from = |version: u32| {
+                    assert_eq!(it.line(), "GET /api/v1/nodes");
+                    assert!(it.query.contains("fieldSelector=metadata.name%3Dn1"), "{}", it.query);
+                    assert!(it.query.contains(&format!("resourceVersion={version}")), "{number}: {}", it.query);
+                };
+                let read = |version, annotations, memory| {
+                    assert!(is_read, "{number}: {}", it.line());
+                    (200, object(version, annotations, memory))
+                };
+                let watched = |version, answer| {
+                    from(version);
+                    answer
+                };
+                // After an error there is a pause, in which what was seen until then is looked at.
+                match number {
+                    0 => read(5, &none, "False"),
+                    1 => watched(5, (200, event("MODIFIED", object(6, &off, "False")))),
+                    2 => watched(6, refused(503, "ServiceUnavailable", "")),
+                    3 => read(7, &off, "True"),
+                    4 => watched(7, (200, event("DELETED", object(8, &none, "False")))),
+                    5 => watched(7, (200, event("ERROR", refused(410, "Expired", "").1))),
+                    6 => read(9, &none, "True"),
+                    _ => refused(503, "ServiceUnavailable", ""),
+                }
+            };
+            let (client, _) = server(answer);
+            let (send, mut seen) = watch::channel(None);
+            let task = tokio::spawn(async move { watch_node(client, "n1", send).await });
+            for expected in [(true, false), (true, true), (false, true)] {
+                seen.changed().await.expect("it goes on");
+                let view = seen.borrow_and_update().expect("it is read");
+                assert_eq!((view.is_switched_off, view.standard(Kind::Memory)), expected);
+            }
+            drop(seen);
+            task.await.expect("it ends where nothing receives");
+        });
+    }
+}
