@@ -1,4 +1,5 @@
-//! The kill switch: a file of root's that stops every action for as long as it is there.
+//! The kill switch: a file of root's that stops every action for as long as it is there, and in a cluster an annotation on
+//! the node's object.
 //!
 //! Only a regular file counts that root owns, in directories that root alone may write, up to the root of the file system,
 //! with no symbolic link on the way: another user must not be able to stop the agent, nor to take the file away.
@@ -17,6 +18,9 @@ use plimsoll_units::MonotonicNs;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{AtFlags, CWD, FileType, Stat, statat};
 use rustix::io::Errno;
+
+/// The annotation.
+pub(crate) use plimsoll_kube::KILL_SWITCH as ANNOTATION;
 
 /// Where the kernel reports no changes, how often to check.
 const CHECK_PACE: Duration = Duration::from_millis(500);
@@ -100,7 +104,8 @@ impl KillSwitch {
         Self::below(Path::new("/"), 0, path)
     }
 
-    fn below(root: &Path, owner: u32, path: &Path) -> Self {
+    /// The same below a directory that is trusted, of this user.
+    pub(crate) fn below(root: &Path, owner: u32, path: &Path) -> Self {
         let watch = Err(Errno::NOSYS);
         let (path, root) = (path.to_owned(), root.to_owned());
         Self { path, root, owner, way: Vec::new(), watch, checked: MonotonicNs(0), is_thrown: false }

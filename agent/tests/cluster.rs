@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use plimsoll_cluster_suite::{Answer, Cluster, wait_for};
+use plimsoll_cluster_suite::{Answer, Cluster, Format, wait_for};
 use plimsoll_inventory::{
     CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, MESSAGE, Message,
     PodMessage, Source,
@@ -210,4 +210,23 @@ fn what_the_api_server_says_reaches_the_core_and_what_the_core_decides_reaches_i
     services.until("the node has the condition and the taint", |_| has(&node(), true).then_some(()));
     services.send(condition(false));
     services.until("both have ended", |_| has(&node(), false).then_some(()));
+
+    let annotate = |value: Value| {
+        let body = json!({ "metadata": { "annotations": { "plimsoll.dev/kill-switch": value } } });
+        cluster.api.request("PATCH", &format!("/api/v1/nodes/{NODE}"), Format::Merge, &body).and_then(Answer::object)
+    };
+    for (value, is_there) in [(json!("by a person"), true), (Value::Null, false)] {
+        annotate(value).expect("it is accepted");
+        let annotated = Instant::now();
+        services.until("the core knows of the annotation", |message| {
+            (message == Some(Message::KillSwitch(is_there))).then_some(())
+        });
+        assert!(annotated.elapsed() < Duration::from_secs(5), "{:?}", annotated.elapsed());
+    }
+    annotate(json!("")).expect("it is accepted");
+    services.until("it is there", |message| (message == Some(Message::KillSwitch(true))).then_some(()));
+    let (core, way) = handover::messages_pair().expect("sockets");
+    handover::send_core(&services.supervisor, &way).expect("room");
+    services.core = core;
+    services.until("the next core knows of it", |message| (message == Some(Message::KillSwitch(true))).then_some(()));
 }

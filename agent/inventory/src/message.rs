@@ -33,6 +33,8 @@ pub enum Message {
     Stop(StopResult),
     /// What writable layers of containers take.
     Layer(StorageMessage),
+    /// Whether the node's object has the annotation that switches the agent off.
+    KillSwitch(bool),
 }
 
 /// What the other process reads what it sends from.
@@ -246,7 +248,11 @@ mod tests {
         };
         let eviction = ReceiptOf::Eviction(EvictionNumber(u64::MAX), EvictionStep::Verified);
         let receipts = [eviction, ReceiptOf::Condition(condition)].map(|of| Receipt { of, is_durable: true });
-        let others = disks.map(Message::Disk).into_iter().chain([Message::Removed(removed), layer]).chain(sources);
+        let others = disks
+            .map(Message::Disk)
+            .into_iter()
+            .chain([Message::Removed(removed), layer, Message::KillSwitch(true)])
+            .chain(sources);
         let others = others.chain(receipts.map(Message::Receipt)).chain([Message::Condition(condition)]);
         for message in pods.map(Message::Pod).into_iter().chain(others) {
             let mut buffer = [0; MESSAGE];

@@ -42,7 +42,7 @@ pub use k8s_openapi::api::core::v1::Pod;
 pub use kept::kept;
 pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
-pub use own_node::{NodeView, kill_switch, watch_node};
+pub use own_node::{KILL_SWITCH, NodeView, watch_node};
 pub use pods::{Change, MOST_PODS, Pods, list, watch};
 pub use reporter::{Entry, HEARTBEAT, Outcome, Report, Reporter};
 pub use rights::{Right, missing_rights};

@@ -3,7 +3,6 @@
 //! It is read once, and watched from there, by its name: with the rights to get and watch nodes, and without that to list
 //! them. A kubelet writes it when its status changes, and every five minutes where it does not.
 
-use crate::DOMAIN;
 use crate::budget::pause_after;
 use crate::error::chain;
 use crate::node::{self, Kind};
@@ -24,16 +23,14 @@ const WATCH_SECONDS: u32 = 290;
 /// What is read of a node's object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
-    /// The annotation [`kill_switch`] is there, whatever its value is.
+    /// The annotation [`KILL_SWITCH`] is there, whatever its value is.
     pub is_switched_off: bool,
     /// Which of the standard conditions are true, in the order of [`Kind::ALL`].
     standard: [bool; Kind::ALL.len()],
 }
 
 /// The annotation on a node's object by which its agent is switched off.
-pub fn kill_switch() -> String {
-    format!("{DOMAIN}/kill-switch")
-}
+pub const KILL_SWITCH: &str = "plimsoll.dev/kill-switch";
 
 impl NodeView {
     pub(crate) fn of(node: &Node) -> Self {
@@ -41,7 +38,7 @@ impl NodeView {
         let is_true =
             |kind: Kind| node::conditions(node).iter().any(|it| it.type_ == kind.standard() && it.status == "True");
         Self {
-            is_switched_off: annotations.is_some_and(|all| all.contains_key(&kill_switch())),
+            is_switched_off: annotations.is_some_and(|all| all.contains_key(KILL_SWITCH)),
             standard: Kind::ALL.map(is_true),
         }
     }

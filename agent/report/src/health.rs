@@ -1,6 +1,6 @@
 //! Whether the agent is ready, which is to act, and why not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -26,8 +26,8 @@ pub(crate) struct Health {
     pub(crate) source_errors: BTreeMap<String, String>,
     /// Hooks that are missing, and why.
     pub(crate) missing: BTreeMap<String, String>,
-    /// The kill switch, while it is thrown.
-    pub(crate) kill_switch: Option<String>,
+    /// The kill switches that are thrown.
+    pub(crate) kill_switches: BTreeSet<String>,
     /// What does not work and costs a part, and how.
     pub(crate) troubles: Vec<(String, String)>,
 }
@@ -77,7 +77,7 @@ impl Health {
         let (ready, mut text) = if silence > SILENCE {
             let text = format!("not ready: no record of the core for {} s", silence.as_secs());
             (false, format!("{text}\nsource {source}\n"))
-        } else if shadow.is_some() || self.kill_switch.is_some() {
+        } else if shadow.is_some() || !self.kill_switches.is_empty() {
             (false, format!("not ready: this agent does not act\nsource {source}\n"))
         } else {
             (true, format!("ready: source {source}\n"))
@@ -86,8 +86,8 @@ impl Health {
         if let Some(why) = shadow {
             let _ = writeln!(text, "shadow: {why}");
         }
-        if let Some(path) = &self.kill_switch {
-            let _ = writeln!(text, "shadow: the kill switch {path} is there");
+        for switch in &self.kill_switches {
+            let _ = writeln!(text, "shadow: the kill switch {switch} is there");
         }
         for (name, why) in &self.source_errors {
             let _ = writeln!(text, "not {name}: {why}");
@@ -132,10 +132,15 @@ impl HealthSink {
                     core.beat = *at;
                 }
             }
-            Record::Health(HealthRecord::KillSwitch { path, is_thrown }) => {
-                let thrown = is_thrown.then(|| printable(path));
-                self.starting.kill_switch.clone_from(&thrown);
-                lock(&self.health).kill_switch = thrown;
+            Record::Health(HealthRecord::KillSwitch { switch, is_thrown }) => {
+                let mut health = lock(&self.health);
+                for switches in [&mut self.starting.kill_switches, &mut health.kill_switches] {
+                    if *is_thrown {
+                        switches.insert(printable(switch));
+                    } else {
+                        switches.remove(&printable(switch));
+                    }
+                }
             }
             Record::Health(HealthRecord::Trouble { what, text, is_logged: _ }) => lock(&self.health).meet(what, *text),
             Record::Health(
@@ -244,7 +249,7 @@ mod tests {
         let health = sink.health();
         let (start, source) = (crate::record::StartParts::default(), "ebpf");
         let armed = StartupRecord::Armed { pid: 1, source, shadow: None, workloads: 0, start }.into();
-        let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { path: "/etc/a\n", is_thrown });
+        let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { switch: "/etc/a\n", is_thrown });
         let not_ready = "not ready: this agent does not act\nsource ebpf\nshadow: the kill switch /etc/a\\n is there\n";
         for (what, record, ready) in [
             ("a core begins", switch(true), None),

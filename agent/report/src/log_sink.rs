@@ -369,14 +369,14 @@ fn health(record: &HealthRecord<'_>) {
         }
         HealthRecord::Trouble { what, text: Some(text), .. } => tracing::warn!(trouble = what, "{text}"),
         HealthRecord::Trouble { what, text: None, .. } => tracing::info!(trouble = what, "works again: {what}"),
-        HealthRecord::KillSwitch { path, is_thrown } => {
-            let path = printable(path);
+        HealthRecord::KillSwitch { switch, is_thrown } => {
+            let switch = printable(switch);
             let says = if is_thrown {
                 "is there: nothing is evicted, frozen, reclaimed or removed; what would be is reported"
             } else {
                 "is not there: it stops no action"
             };
-            event!(is_thrown, kill_switch = path, is_thrown, "the kill switch {path} {says}");
+            event!(is_thrown, kill_switch = switch, is_thrown, "the kill switch {switch} {says}");
         }
     }
 }

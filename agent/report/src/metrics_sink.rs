@@ -1,6 +1,6 @@
 //! Records as metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use plimsoll_inventory::{OrphanedPods, RemovalError, RemovalResult};
@@ -26,13 +26,13 @@ pub(crate) struct MetricsSink {
     starting_hooks: BTreeMap<String, bool>,
     /// The core that was armed last has the right to act.
     may_act: bool,
-    /// The kill switch is thrown.
-    is_off: bool,
+    /// The kill switches that are thrown.
+    switches: BTreeSet<String>,
 }
 
 impl MetricsSink {
     pub(crate) const fn new(metrics: Metrics) -> Self {
-        Self { metrics, starting_hooks: BTreeMap::new(), may_act: false, is_off: false }
+        Self { metrics, starting_hooks: BTreeMap::new(), may_act: false, switches: BTreeSet::new() }
     }
 
     pub(crate) fn record(&mut self, record: &Record<'_>, names: &Names) {
@@ -94,8 +94,8 @@ impl MetricsSink {
     }
 
     fn show_acting(&self) {
-        self.metrics.acting.set((self.may_act && !self.is_off).into());
-        self.metrics.kill_switch.set(self.is_off.into());
+        self.metrics.acting.set((self.may_act && self.switches.is_empty()).into());
+        self.metrics.kill_switch.set((!self.switches.is_empty()).into());
     }
 
     fn threshold(&self, record: &ThresholdRecord) {
@@ -199,8 +199,12 @@ impl MetricsSink {
     fn health(&mut self, record: &HealthRecord<'_>) {
         let metrics = &self.metrics;
         match *record {
-            HealthRecord::KillSwitch { path: _, is_thrown } => {
-                self.is_off = is_thrown;
+            HealthRecord::KillSwitch { switch, is_thrown } => {
+                if is_thrown {
+                    self.switches.insert(switch.into());
+                } else {
+                    self.switches.remove(switch);
+                }
                 self.show_acting();
             }
             HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused, brakes_repeated } => {

@@ -3,6 +3,7 @@
 //! It keeps the inventory of workloads, follows where the kubelet and container runtimes are, reads the machine's watermarks, names processes that grew outside all workloads,
 //! follows what containers take and which of them memory.high throttles, and reports the state of the source.
 
+mod annotation;
 mod following;
 mod handle;
 mod informing;
@@ -28,9 +29,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::past::thaw_again;
 use super::thresholds::Machine;
-use crate::kill_switch::KillSwitch;
 use crate::record::{DiskRecord, HealthRecord, StartParts, StartupRecord, Tampered};
 
+pub(super) use annotation::Annotation;
 pub(super) use following::Following;
 pub(super) use handle::{InventoryHandle, Request, clear, eventfd, wake};
 pub(super) use node_services::NodeServices;
@@ -38,6 +39,7 @@ pub(super) use outgoing::{News, Outgoing};
 use pod_socket::Others;
 pub(super) use pod_socket::PodSocket;
 use schedule::Schedule;
+pub(super) use switch::Switches;
 
 /// How often it is reported that the core lives, where something happens or no event would say so.
 const PACE: Duration = Duration::from_secs(5);
@@ -78,8 +80,8 @@ pub(super) struct Thread {
     pub(super) left: Vec<Entry>,
     /// Readable when the reporter was restarted.
     pub(super) reporter_restarted: OwnedFd,
-    /// Absent where none is configured.
-    pub(super) kill_switch: Option<KillSwitch>,
+    /// What stops every action.
+    pub(super) switches: Switches,
     /// Where the kubelet and container runtimes are.
     pub(super) node_services: NodeServices,
     /// What containers take.
@@ -192,8 +194,7 @@ impl Thread {
         let stored = schedule.storage.paused(now);
         let due = stored.filter(|_| self.storage.is_some()).map_or(due, |stored| stored.min(due));
         let due = paused.filter(|_| self.pods.is_some()).map_or(due, |paused| paused.min(due));
-        let switch = self.kill_switch.as_ref();
-        let due = switch.and_then(KillSwitch::due).map_or(due, |check| check.min(due));
+        let due = self.switches.due().map_or(due, |check| check.min(due));
         let due = self.node_services.due().map_or(due, |look| look.min(due));
         let timeout = Timespec::try_from(due.since(now)).ok();
         let mut fds = vec![
@@ -204,7 +205,7 @@ impl Thread {
         let storage = self.storage.as_ref().filter(|_| stored.is_none());
         fds.extend(pods.into_iter().chain(storage).map(|way| PollFd::from_borrowed_fd(way.as_fd(), PollFlags::IN)));
         fds.extend(self.notices().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        fds.extend(switch.and_then(KillSwitch::descriptor).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(self.switches.descriptor().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(self.node_services.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let _ = poll(&mut fds, timeout.as_ref());
         let reporter_restarted = !fds[1].revents().is_empty();
@@ -258,9 +259,13 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some(Others { disks, removed, stops, sources, receipts, conditions }) =
+            && let Some(Others { switch, disks, removed, stops, sources, receipts, conditions }) =
                 pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
+            if let Some(is_there) = switch {
+                self.switches.say(is_there);
+                self.follow_switch();
+            }
             if let Some(result) = removed {
                 self.outgoing.send(News::Removed(result));
             }

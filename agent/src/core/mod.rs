@@ -51,7 +51,7 @@ use crate::kill_switch::KillSwitch;
 use crate::record::StartParts;
 use crate::state_directory::StateDirectory;
 use disk_reader::{DiskReader, DiskReaders};
-use inventory::{InventoryHandle, Outgoing, StartupReport};
+use inventory::{Annotation, InventoryHandle, Outgoing, StartupReport, Switches};
 use kernel_brake::KernelBrake;
 use past::{Past, enforcer, resumer};
 use thresholds::Machine;
@@ -176,7 +176,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         handle: handle.clone(),
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
-        kill_switch: configuration.machine.kill_switch.as_deref().map(KillSwitch::new),
+        switches: switches(&configuration),
         node_services: inventory::NodeServices::new(node_services.transpose()?, has_events),
         following: inventory::Following::new(relief_mode(&configuration)),
         pods: pods.transpose()?.map(inventory::PodSocket::new),
@@ -287,6 +287,13 @@ fn disk_victims(
         Ok(DiskVictims::new(configuration.disk_policy(), most, readers, roots))
     };
     arguments.storage.map(start).transpose()
+}
+
+/// The file, and with a cluster the annotation on the node's object.
+fn switches(configuration: &Configuration) -> Switches {
+    let machine = &configuration.machine;
+    let annotation = machine.cluster.is_on().then(|| Annotation::resume(&machine.state_directory));
+    Switches::new(machine.kill_switch.as_deref().map(KillSwitch::new), annotation)
 }
 
 /// What is done at most about containers that memory.high throttles.

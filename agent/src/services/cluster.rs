@@ -11,8 +11,8 @@ use std::sync::Arc;
 use plimsoll_config::{Configuration, StandardConditions, Taint};
 use plimsoll_inventory::{EvictionNumber, MOST_PODS, StopOrder};
 use plimsoll_kube::{
-    Access, Change, Condition, Dial, Eviction, Kind, Outcome, Pod as Object, Pods, Report, Reporter, SERVICE_ACCOUNT,
-    Standard, TaintEffect, Timestamp,
+    Access, Change, Condition, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods, Report, Reporter,
+    SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
@@ -42,6 +42,8 @@ pub(super) enum ClusterEvent {
     Pods(Listed),
     /// It is not followed.
     Lost,
+    /// The node's object has the annotation that switches the agent off, or has it not.
+    KillSwitch(bool),
     /// It knows of this eviction.
     Reported(EvictionNumber),
     /// The kubelet ends this pod, as was ordered.
@@ -148,6 +150,7 @@ pub(super) fn dial(supervisor: Arc<UnixDatagram>) -> (Dial, mpsc::Sender<Answer>
 pub(super) struct Cluster {
     changes: mpsc::Receiver<Change>,
     pods: watch::Sender<Option<Pods>>,
+    node: watch::Receiver<Option<NodeView>>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
     evictions: mpsc::UnboundedSender<Eviction>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
@@ -183,6 +186,7 @@ impl Cluster {
         Self {
             changes,
             pods,
+            node: node_seen,
             conditions,
             evictions,
             outcomes,
@@ -219,6 +223,11 @@ impl Cluster {
                         return ClusterEvent::Lost;
                     }
                 },
+                Ok(()) = self.node.changed() => {
+                    if let Some(view) = *self.node.borrow_and_update() {
+                        return ClusterEvent::KillSwitch(view.is_switched_off);
+                    }
+                }
                 Some(outcome) = self.outcomes.recv() => match outcome {
                     Outcome::Ends(uid) => {
                         let uid = Uid::of(&uid);

@@ -73,6 +73,9 @@ pub(super) struct Feed {
     stops: VecDeque<StopResult>,
     /// What writable layers take, as the runtime said last, and how much of that was sent.
     layers: (Vec<StorageMessage>, usize),
+    /// Whether the node's object has the annotation that switches the agent off, and whether that has to be sent; nothing until
+    /// it was read.
+    switch: Option<(bool, bool)>,
     /// Whether each source works, and whether that has to be sent; nothing of one that is not read.
     sources: [Option<(bool, bool)>; Source::ALL.len()],
 }
@@ -88,6 +91,7 @@ impl Feed {
         self.layers.1 = 0;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
+        self.switch.iter_mut().for_each(|(_, is_next)| *is_next = true);
         self.plan();
     }
 
@@ -95,6 +99,13 @@ impl Feed {
     pub(super) fn measure(&mut self, readings: Vec<DiskReading>) {
         for reading in readings {
             self.disks[reading.role as usize] = Some((reading, true));
+        }
+    }
+
+    /// The node's object has the annotation now, or has it not.
+    pub(super) fn switch(&mut self, is_there: bool) {
+        if self.switch.is_none_or(|(was_there, _)| was_there != is_there) {
+            self.switch = Some((is_there, true));
         }
     }
 
@@ -165,7 +176,13 @@ impl Feed {
     /// Where the core has ended.
     pub(super) async fn send_next(&mut self, core: Option<&Core>) -> std::io::Result<()> {
         let Some(core) = core else { return std::future::pending().await };
-        // Before all else: a pod's grace runs.
+        // Before all else: nothing may begin.
+        if let Some((is_there, is_next @ true)) = &mut self.switch {
+            core.send(Message::KillSwitch(*is_there)).await?;
+            *is_next = false;
+            return Ok(());
+        }
+        // Then this: a pod's grace runs.
         if let Some(stopped) = self.stops.front() {
             core.send(Message::Stop(*stopped)).await?;
             self.stops.pop_front();

@@ -401,6 +401,7 @@ impl Serving {
                 // What evicted pods are called may be known by now.
                 self.offered = None;
             }
+            ClusterEvent::KillSwitch(is_there) => self.feed.switch(is_there),
             ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
             ClusterEvent::Reported(number) => {
                 self.outbox.mark_reported(number);

@@ -74,10 +74,10 @@ pub enum HealthRecord<'a> {
         /// Another process has logged it, with what it knows of the cause.
         is_logged: bool,
     },
-    /// Whether the kill switch stops every action. Before each [`Armed`](super::StartupRecord::Armed), and when it changes.
+    /// Whether a kill switch stops every action. Before each [`Armed`](super::StartupRecord::Armed), and when it changes.
     KillSwitch {
-        /// The file.
-        path: &'a str,
+        /// The path of the file, or the annotation.
+        switch: &'a str,
         /// It is there.
         is_thrown: bool,
     },

@@ -292,7 +292,7 @@ fn an_armed_core_makes_it_ready_and_replaces_the_reasons_of_an_earlier_one() {
 #[test]
 fn a_kill_switch_is_in_the_log_and_in_metrics_and_an_agent_without_the_right_to_act_stays_without() {
     let mut reporter = reporter("", None);
-    let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { path: "/etc/p/kill\u{1b}switch", is_thrown });
+    let switch = |is_thrown| Record::from(HealthRecord::KillSwitch { switch: "/etc/p/kill\u{1b}switch", is_thrown });
     for (what, record, acting, thrown) in [
         ("a core begins", switch(false), 0, 0),
         ("it is armed", armed("psi", None), 1, 0),
@@ -313,6 +313,23 @@ fn a_kill_switch_is_in_the_log_and_in_metrics_and_an_agent_without_the_right_to_
             assert_eq!((&lines[0]["level"], &lines[0]["is_thrown"]), (&level.into(), &(thrown == 1).into()), "{what}");
             assert_eq!(lines[0]["kill_switch"], "/etc/p/kill\\u{1b}switch", "{what}");
         }
+    }
+}
+
+#[test]
+fn one_of_two_kill_switches_that_is_taken_back_lets_nothing_act_while_the_other_one_is_there() {
+    let mut reporter = reporter("", None);
+    reporter.report(&armed("psi", None));
+    for (switch, is_thrown, thrown) in [("/a", true, 1), ("b", true, 1), ("/a", false, 1), ("b", false, 0)] {
+        reporter.report(&HealthRecord::KillSwitch { switch, is_thrown }.into());
+        let text = reporter.answers().metrics();
+        for line in [format!("plimsoll_acting {}\n", 1 - thrown), format!("plimsoll_kill_switch {thrown}\n")] {
+            assert!(text.contains(&line), "{switch} {is_thrown}: {line}");
+        }
+        let (is_ready, text) = reporter.answers().readiness();
+        assert_eq!(is_ready, thrown == 0, "{switch} {is_thrown}: {text}");
+        let is_named = text.contains(&format!("shadow: the kill switch {switch} is there"));
+        assert_eq!(is_named, is_thrown, "{switch} {is_thrown}: {text}");
     }
 }
 
@@ -413,7 +430,7 @@ proptest! {
                 12 => HealthRecord::Failed { what: "arm the thresholds", errno: Some(i32::MIN) }.into(),
                 13 => HealthRecord::Lost { ring: "events", count: u64::MAX }.into(),
                 14 => StartupRecord::Undone { thawed: 1, continued: 2, failed: 3, kills: 4 }.into(),
-                15 => HealthRecord::KillSwitch { path: "/a\nb", is_thrown: true }.into(),
+                15 => HealthRecord::KillSwitch { switch: "/a\nb", is_thrown: true }.into(),
                 _ => HealthRecord::Trouble { what: "a\nb", text: Some("a\nb"), is_logged: false }.into(),
             };
             reporter.report(&record);

@@ -21,6 +21,8 @@ pub(in crate::core) struct PodSocket(OwnedFd);
 /// What messages say beside what is known of pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Others {
+    /// Whether the node's object has the annotation that switches the agent off, where that was sent.
+    pub(super) switch: Option<bool>,
     /// The newest reading of each disk.
     pub(super) disks: [Option<DiskReading>; DiskRole::ALL.len()],
     /// The newest result of an order.
@@ -123,6 +125,7 @@ impl PodSocket {
         received.is_over = self.each(|bytes| match Message::decode(bytes) {
             Some(Message::Pod(message)) => received.messages.push(message),
             Some(Message::Disk(reading)) => received.others.disks[reading.role as usize] = Some(reading),
+            Some(Message::KillSwitch(is_there)) => received.others.switch = Some(is_there),
             Some(Message::Removed(result)) => received.others.removed = Some(result),
             Some(Message::Stop(result)) => received.others.stops.push(result),
             Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
@@ -202,13 +205,15 @@ mod tests {
         let removed = [1, 2].map(|number| Message::Removed(of(number)));
         let sources = [false, true].map(|works| Message::Source(Source::Runtime, works));
         let disks = [old, other, new].map(Message::Disk);
-        for message in [&disks[..2], &[removed[0], pod], &disks[2..], &[removed[1]], &sources].concat() {
+        let switch = [true, false, true].map(Message::KillSwitch);
+        for message in [&disks[..2], &[removed[0], pod], &disks[2..], &[removed[1]], &sources, &switch].concat() {
             let mut buffer = [0; MESSAGE];
             send(&services, message.encode(&mut buffer), SendFlags::NOSIGNAL).expect("room");
         }
         let received = PodSocket::new(core).receive();
         assert_eq!(received.messages, [PodMessage::Complete]);
         let others = Others {
+            switch: Some(true),
             disks: [Some(new), Some(other), None],
             removed: Some(of(2)),
             sources: [None, Some(true), None, None],

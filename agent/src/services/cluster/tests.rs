@@ -49,6 +49,7 @@ impl Rig {
         let cluster = Cluster {
             changes: of_changes,
             pods: watch::channel(None).0,
+            node: watch::channel(None).1,
             conditions: watch::channel(None).0,
             evictions,
             outcomes,

@@ -13,6 +13,8 @@ pub(crate) enum Outcome {
     NoRight,
     /// A policy refuses it, with this message.
     Refused(&'static str),
+    /// Two policies refuse it, and the API server gives the message of one of them.
+    RefusedByBoth([&'static str; 2]),
 }
 
 /// A request, and what has to come of it.
@@ -40,11 +42,13 @@ impl Attempt<'_> {
 impl Outcome {
     fn is(self, answer: &Answer) -> bool {
         let (status, message) = (answer.status, answer.message());
+        let is_refused = |why| status == 403 && message.ends_with(&format!("denied request: {why}"));
         match self {
             Self::Done => (200..300).contains(&status),
             // As the authorizer words it.
             Self::NoRight => status == 403 && message.contains("\" cannot "),
-            Self::Refused(why) => status == 403 && message.ends_with(&format!("denied request: {why}")),
+            Self::Refused(why) => is_refused(why),
+            Self::RefusedByBoth(why) => why.into_iter().any(is_refused),
         }
     }
 }

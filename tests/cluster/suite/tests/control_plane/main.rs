@@ -3,6 +3,7 @@
 
 mod attempts;
 mod events;
+mod kill_switch;
 mod manifests;
 mod metrics;
 mod nodes;
