@@ -3,6 +3,7 @@
 //! An account that may create pods writes most of a pod, up to one and a half megabytes, and may set `nodeName` to any node. So
 //! what is kept is named here field by field, and a field that nothing reads takes no memory.
 
+use crate::ended::OOM_KILLED;
 use crate::eviction::REPORTED_AT;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use plimsoll_policy::message::EVICTED;
 
 /// Annotations that are read: the patch of an eviction, and what a mirror stands for.
 const ANNOTATIONS: [&str; 4] =
@@ -114,6 +116,11 @@ fn of_status(status: PodStatus) -> PodStatus {
         |them: Option<Vec<ContainerStatus>>| them.map(|them| them.into_iter().map(of_container_status).collect());
     PodStatus {
         phase: status.phase,
+        message: status
+            .message
+            .as_deref()
+            .filter(|_| status.reason.as_deref() == Some(EVICTED))
+            .and_then(first_sentence),
         reason: status.reason,
         start_time: status.start_time,
         resources: status.resources,
@@ -125,20 +132,44 @@ fn of_status(status: PodStatus) -> PodStatus {
     }
 }
 
+/// Where it is no longer than those of the kubelet's messages, which name a resource, or a limit.
+fn first_sentence(message: &str) -> Option<String> {
+    const MOST: usize = 512;
+    let end = message.find(". ").map(|at| at + 2).filter(|end| *end <= MOST)?;
+    Some(message[..end].to_owned())
+}
+
 fn of_container_status(status: ContainerStatus) -> ContainerStatus {
     let state = |state: ContainerState| ContainerState {
         running: state.running.map(|_| ContainerStateRunning::default()),
         // A container writes the message of its end itself.
-        terminated: state.terminated.map(|_| ContainerStateTerminated::default()),
+        terminated: state.terminated.map(of_end),
         waiting: state.waiting.map(|_| ContainerStateWaiting::default()),
     };
     ContainerStatus {
         name: status.name,
         container_id: status.container_id,
         state: status.state.map(state),
+        last_state: status
+            .last_state
+            .and_then(|last| last.terminated)
+            .map(of_end)
+            .map(|end| ContainerState { terminated: Some(end), ..ContainerState::default() }),
         resources: status.resources,
         allocated_resources: status.allocated_resources,
         ..ContainerStatus::default()
+    }
+}
+
+/// That it was an OOM kill, and of which container.
+fn of_end(end: ContainerStateTerminated) -> ContainerStateTerminated {
+    if end.reason.as_deref() != Some(OOM_KILLED) {
+        return ContainerStateTerminated::default();
+    }
+    ContainerStateTerminated {
+        reason: end.reason,
+        container_id: end.container_id,
+        ..ContainerStateTerminated::default()
     }
 }
 

@@ -3,8 +3,10 @@
 //! here runs on the thread that decides.
 
 mod plan;
+mod seen;
 
 pub use plan::{Message, MessageContext};
+pub use seen::EvictedFor;
 
 use crate::kubelet::{Amount, Reading, Resource, Signal};
 use core::fmt;

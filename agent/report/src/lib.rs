@@ -29,6 +29,7 @@ pub mod text;
 pub mod trace;
 mod trace_files;
 mod trace_sink;
+mod witnessed;
 
 pub use answers::Answers;
 pub use fields::{nanoseconds, plan_fields, variant};
@@ -39,6 +40,7 @@ pub use reporter::Reporter;
 pub use trace_files::TraceFiles;
 /// The levels of the log.
 pub use tracing::level_filters::LevelFilter;
+pub use witnessed::Witnessed;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

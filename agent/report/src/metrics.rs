@@ -18,6 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::container_metrics::ContainerMetrics;
 use crate::fields::variant;
 use crate::signal_metrics::SignalMetrics;
+use crate::witnessed::WitnessedMetrics;
 
 /// One label.
 pub(crate) type Label = [(&'static str, String); 1];
@@ -34,6 +35,7 @@ pub struct Metrics {
     pub(crate) past_threshold: Histogram,
     pub(crate) races_lost: Counter,
     pub(crate) oom_kills: Family<Label, Counter>,
+    pub(crate) witnessed: WitnessedMetrics,
     pub(crate) kills: Counter,
     pub(crate) kills_refused: Counter,
     pub(crate) stuck_victims: Counter,
@@ -191,6 +193,7 @@ impl Metrics {
             ),
             races_lost: registered!("races_lost", "OOM kills because the whole machine was short of memory"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
+            witnessed: WitnessedMetrics::new(&mut registry),
             kills: registered!("kills", "Workloads with all processes sent SIGKILL"),
             kills_refused: registered!("kills_refused", "Kills that were refused"),
             stuck_victims: registered!("stuck_victims", "Killed workloads with processes that did not exit in time"),
@@ -219,10 +222,7 @@ impl Metrics {
                 "How often each kernel program was left out because it was running already"
             ),
             source: registered!("source", "1 for the source in use"),
-            reporter_confined: registered!(
-                "reporter_confined",
-                "1 where the reporter is refused all files, as it must be"
-            ),
+            reporter_confined: registered!("reporter_confined", "1 where the reporter is refused all files"),
             acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
             kill_switch: registered!("kill_switch", "1 while the kill switch stops every action"),
             available: registered!(
@@ -402,6 +402,8 @@ mod tests {
             ("past_threshold_bytes", "histogram"),
             ("races_lost", "counter"),
             ("oom_kills", "counter"),
+            ("oom_killed_containers", "counter"),
+            ("kubelet_evictions", "counter"),
             ("kills", "counter"),
             ("kills_refused", "counter"),
             ("stuck_victims", "counter"),

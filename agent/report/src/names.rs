@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::PATH;
 use crate::text::escaped;
+use crate::witnessed::Witnessed;
 
 /// No message is longer, in bytes. A test holds that the longest one fits.
 pub const NAME_MESSAGE: usize = 4096;
@@ -132,6 +133,8 @@ pub enum NameMessage {
     Pod(PodNames),
     /// These were all.
     Complete,
+    /// What was done to pods by others, since what sends this began: no name, and at any time.
+    Witnessed(Witnessed),
 }
 
 impl NameMessage {
@@ -164,11 +167,11 @@ impl Names {
         Self { root, ..Self::default() }
     }
 
-    /// Takes a message in.
+    /// Takes a message in, and gives what of it is no name.
     ///
     /// # Errors
     /// What was left out, as a sentence.
-    pub(crate) fn take(&mut self, message: &[u8]) -> Result<(), &'static str> {
+    pub(crate) fn take(&mut self, message: &[u8]) -> Result<Option<Witnessed>, &'static str> {
         match NameMessage::decode(message) {
             Some(NameMessage::Begin) => (self.next, self.size) = (HashMap::new(), 0),
             Some(NameMessage::Pod(names)) => {
@@ -178,10 +181,11 @@ impl Names {
                 }
                 self.next.insert(names.uid, names);
             }
+            Some(NameMessage::Witnessed(witnessed)) => return Ok(Some(witnessed)),
             Some(NameMessage::Complete) => self.known = std::mem::take(&mut self.next),
             None => return Err("names of pods that services sent and that cannot be read are left out"),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A cgroup by its path below the root, as a record has it.
@@ -246,7 +250,7 @@ pub(crate) mod tests {
     const UID: &str = "01234567-89ab-cdef-0123-456789abcdee";
 
     pub(crate) fn send(names: &mut Names, messages: &[NameMessage]) -> Result<(), &'static str> {
-        messages.iter().try_for_each(|message| names.take(message.encode(&mut [0; NAME_MESSAGE])))
+        messages.iter().try_for_each(|message| names.take(message.encode(&mut [0; NAME_MESSAGE])).map(drop))
     }
 
     /// The path of a pod with this UID.

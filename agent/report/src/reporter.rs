@@ -91,12 +91,14 @@ impl Reporter {
 
     /// Takes in what another process sends of the names of pods. What is no message, or too much, is left out.
     pub fn take_names(&mut self, message: &[u8]) {
-        if let Err(left_out) = self.names.take(message)
-            && !self.lacks_names
-        {
+        match self.names.take(message) {
+            Ok(Some(witnessed)) => self.metrics.metrics.witnessed.set(&witnessed),
             // Once: what sends them could go on.
-            self.lacks_names = true;
-            tracing::warn!("{left_out}");
+            Err(left_out) if !self.lacks_names => {
+                self.lacks_names = true;
+                tracing::warn!("{left_out}");
+            }
+            Ok(None) | Err(_) => {}
         }
     }
 

@@ -2,6 +2,7 @@
 //! last holds, and what is to be reported is kept in the outbox.
 
 mod stops;
+mod witness;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::TcpStream as StdTcpStream;
@@ -16,6 +17,7 @@ use plimsoll_kube::{
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
+use plimsoll_report::Witnessed;
 use plimsoll_state::durable::{self, Progress};
 use plimsoll_state::handover;
 use rustix::io::Errno;
@@ -27,6 +29,7 @@ use super::outbox::Outbox;
 use super::pod_file::{Listed, listed};
 use super::pod_reader::PodReader;
 use stops::Stops;
+use witness::Witness;
 
 const _: () = assert!(plimsoll_kube::MOST_PODS == MOST_PODS, "as many as the core has room for");
 
@@ -44,6 +47,8 @@ pub(super) enum ClusterEvent {
     Lost,
     /// The node's object has the annotation that switches the agent off, or has it not.
     KillSwitch(bool),
+    /// This was done to pods by others until now.
+    Witnessed(Witnessed),
     /// It knows of this eviction.
     Reported(EvictionNumber),
     /// The kubelet ends this pod, as was ordered.
@@ -160,6 +165,9 @@ pub(super) struct Cluster {
     /// What the reporter was given.
     given: HashMap<Uid, EvictionNumber>,
     stops: Stops,
+    witness: Witness,
+    /// What it has counted, where that is new.
+    witnessed: Option<Witnessed>,
     /// It answers.
     is_followed: bool,
     /// It was lost, which is logged once.
@@ -194,6 +202,8 @@ impl Cluster {
             reader,
             given: HashMap::new(),
             stops: Stops::default(),
+            witness: Witness::default(),
+            witnessed: None,
             is_followed: false,
             is_lost: false,
         }
@@ -202,6 +212,9 @@ impl Cluster {
     /// What comes next.
     pub(super) async fn event(&mut self) -> ClusterEvent {
         loop {
+            if let Some(witnessed) = self.witnessed.take() {
+                return ClusterEvent::Witnessed(witnessed);
+            }
             tokio::select! {
                 Some(change) = self.changes.recv() => match change {
                     Change::Pods(pods) => {
@@ -265,6 +278,8 @@ impl Cluster {
         let listed = listed(read, &mut self.reader);
         self.reader.retain(|uid| self.known.contains_key(uid));
         self.stops.learn(|uid| self.known.contains_key(&uid));
+        let given = &self.given;
+        self.witnessed = self.witness.look(&pods, |uid| given.contains_key(&uid)).or(self.witnessed);
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()

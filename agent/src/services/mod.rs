@@ -402,6 +402,7 @@ impl Serving {
                 self.offered = None;
             }
             ClusterEvent::KillSwitch(is_there) => self.feed.switch(is_there),
+            ClusterEvent::Witnessed(witnessed) => self.names.count(witnessed),
             ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
             ClusterEvent::Reported(number) => {
                 self.outbox.mark_reported(number);

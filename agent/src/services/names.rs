@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::MOST_PODS;
 use plimsoll_policy::Uid;
-use plimsoll_report::{NAME_MESSAGE, NameMessage, PodNames};
+use plimsoll_report::{NAME_MESSAGE, NameMessage, PodNames, Witnessed};
 use tokio::net::UnixDatagram;
 
 use super::runtime::Named;
@@ -19,6 +19,8 @@ pub(super) struct NameFeed {
     of_runtime: Named,
     /// Both.
     known: Option<Named>,
+    /// What was done to pods by others, and whether that has to be sent.
+    witnessed: (Witnessed, bool),
     /// The way to the newest reporter.
     way: Option<UnixDatagram>,
     next: Option<Next>,
@@ -39,7 +41,13 @@ impl NameFeed {
     pub(super) fn begin(&mut self, way: OwnedFd) -> std::io::Result<()> {
         self.way = Some(UnixDatagram::from_std(way.into())?);
         self.next = self.known.as_ref().map(|_| Next::Begin);
+        self.witnessed.1 = self.witnessed.0 != Witnessed::default();
         Ok(())
+    }
+
+    /// This was done to pods by others until now.
+    pub(super) const fn count(&mut self, witnessed: Witnessed) {
+        self.witnessed = (witnessed, true);
     }
 
     /// The file names these now.
@@ -80,9 +88,15 @@ impl NameFeed {
     /// Sends the next message, once there is one and room for it. Where the reporter has ended nothing is sent until there
     /// is another one.
     pub(super) async fn send_next(&mut self) {
-        let (Some(way), Some(known), Some(next)) = (&self.way, &self.known, &self.next) else {
-            return std::future::pending().await;
-        };
+        let (Some(way), known) = (&self.way, self.known.as_ref()) else { return std::future::pending().await };
+        if let (witnessed, true) = self.witnessed {
+            match way.send(NameMessage::Witnessed(witnessed).encode(&mut [0; NAME_MESSAGE])).await {
+                Ok(_) => self.witnessed.1 = false,
+                Err(error) => self.end(&error),
+            }
+            return;
+        }
+        let (Some(known), Some(next)) = (known, &self.next) else { return std::future::pending().await };
         let (message, following) = match next {
             Next::Begin => (NameMessage::Begin, Some(Next::After(Bound::Unbounded))),
             Next::After(place) => match known.range((*place, Bound::Unbounded)).next() {
@@ -92,11 +106,13 @@ impl NameFeed {
         };
         match way.send(message.encode(&mut [0; NAME_MESSAGE])).await {
             Ok(_) => self.next = following,
-            Err(error) => {
-                tracing::debug!("names of pods are not sent until the reporter is started again: {error}");
-                self.way = None;
-            }
+            Err(error) => self.end(&error),
         }
+    }
+
+    fn end(&mut self, error: &std::io::Error) {
+        tracing::debug!("names of pods are not sent until the reporter is started again: {error}");
+        self.way = None;
     }
 }
 
@@ -173,6 +189,31 @@ mod tests {
             assert!(feed.way.is_none(), "it has ended");
             let socket = begin(&mut feed);
             assert_eq!(received(&mut feed, &socket).await, messages(&Named::new()));
+        });
+    }
+
+    #[test]
+    fn what_was_done_by_others_is_sent_before_names_and_to_each_new_reporter() {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio.block_on(async {
+            let mut feed = NameFeed::default();
+            let witnessed = Witnessed { oom_killed_containers: 2, ..Witnessed::default() };
+            for round in 0..2 {
+                let (theirs, ours) = handover::messages_pair().expect("sockets");
+                feed.begin(ours).expect("a socket");
+                if round == 0 {
+                    feed.learn_of_file(named(&[(1, "a")]));
+                    feed.count(witnessed);
+                }
+                feed.send_next().await;
+                let mut buffer = [0; NAME_MESSAGE];
+                let (length, _) = recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+                let expected = NameMessage::Witnessed(witnessed);
+                assert_eq!(buffer[..length], *expected.encode(&mut [0; NAME_MESSAGE]), "round {round}");
+                feed.send_next().await;
+                let (length, _) = recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).expect("names follow");
+                assert_eq!(buffer[..length], *NameMessage::Begin.encode(&mut [0; NAME_MESSAGE]));
+            }
         });
     }
 }

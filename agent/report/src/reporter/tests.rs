@@ -7,10 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::log::tests::logged;
+use crate::names::{NAME_MESSAGE, NameMessage};
 use crate::record::{
     Braked, Cause, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Refused, StartParts,
     StartupRecord, ThresholdRecord,
 };
+use crate::witnessed::Witnessed;
 use plimsoll_config::LogFormat;
 use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Reclaim, Signal};
@@ -312,6 +314,24 @@ fn a_kill_switch_is_in_the_log_and_in_metrics_and_an_agent_without_the_right_to_
             let level = if thrown == 1 { "warn" } else { "info" };
             assert_eq!((&lines[0]["level"], &lines[0]["is_thrown"]), (&level.into(), &(thrown == 1).into()), "{what}");
             assert_eq!(lines[0]["kill_switch"], "/etc/p/kill\\u{1b}switch", "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_others_did_to_pods_is_counted_as_it_is_sent_also_by_a_process_that_begins_anew() {
+    let mut reporter = reporter("", None);
+    for (evictions, oom_killed_containers) in [([3, 0, 0, 1, 0, 2], 7), ([1, 0, 0, 0, 0, 0], 0)] {
+        let witnessed = NameMessage::Witnessed(Witnessed { evictions, oom_killed_containers });
+        reporter.take_names(witnessed.encode(&mut [0; NAME_MESSAGE]));
+        let text = reporter.answers().metrics();
+        for line in [
+            format!("plimsoll_kubelet_evictions_total{{resource=\"memory\"}} {}\n", evictions[0]),
+            format!("plimsoll_kubelet_evictions_total{{resource=\"pids\"}} {}\n", evictions[3]),
+            format!("plimsoll_kubelet_evictions_total{{resource=\"unknown\"}} {}\n", evictions[5]),
+            format!("plimsoll_oom_killed_containers_total {oom_killed_containers}\n"),
+        ] {
+            assert!(text.contains(&line), "{line} in {text}");
         }
     }
 }

@@ -57,6 +57,8 @@ impl Rig {
             reader: PodReader::default(),
             given: HashMap::new(),
             stops: Stops::default(),
+            witness: Witness::default(),
+            witnessed: None,
             is_followed: false,
             is_lost: false,
         };
