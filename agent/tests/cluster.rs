@@ -208,6 +208,17 @@ fn what_the_api_server_says_reaches_the_core_and_what_the_core_decides_reaches_i
         condition && taint == is_true
     };
     services.until("the node has the condition and the taint", |_| has(&node(), true).then_some(()));
+    let events = services.until("there is an event of the node", |_| {
+        let path =
+            "/api/v1/namespaces/default/events?fieldSelector=involvedObject.kind=Node,involvedObject.name=services";
+        let events = get(path)["items"].as_array().cloned().unwrap_or_default();
+        let met: Vec<_> = events.into_iter().filter(|event| event["reason"] == "EvictionThresholdMet").collect();
+        (!met.is_empty()).then_some(met)
+    });
+    assert_eq!(
+        (events.len(), &events[0]["count"], &events[0]["source"]["component"]),
+        (1, &json!(1), &json!("plimsoll"))
+    );
     services.send(condition(false));
     services.until("both have ended", |_| has(&node(), false).then_some(()));
 

@@ -189,17 +189,21 @@ pub(crate) fn seconds(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
+/// The name of an event of this object and time, as client-go's recorder makes it.
+pub(crate) fn event_name(object: &str, at: Timestamp) -> String {
+    let suffix = format!(".{:x}", at.as_nanosecond());
+    let prefix: String = object.chars().take(MOST_NAME - suffix.len()).collect();
+    // A part of a name begins and ends with a letter or a digit.
+    format!("{}{suffix}", prefix.trim_end_matches(['-', '.']))
+}
+
 /// The event of an eviction as a kubelet writes it (`AnnotatedEventf`, client-go's tools/record), with this program as its
 /// source. The name is that of the pod and the time of the eviction, so that a second one is refused.
 pub fn event(eviction: &Eviction, node: &str) -> Event {
     let Eviction { uid, namespace, name, message, annotations, at, grace_seconds: _ } = eviction;
-    let suffix = format!(".{:x}", at.as_nanosecond());
-    let prefix: String = name.chars().take(MOST_NAME - suffix.len()).collect();
-    // A part of a name begins and ends with a letter or a digit.
-    let prefix = prefix.trim_end_matches(['-', '.']);
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{prefix}{suffix}")),
+            name: Some(event_name(name, *at)),
             namespace: Some(namespace.clone()),
             annotations: (!annotations.is_empty()).then(|| annotations.clone()),
             ..ObjectMeta::default()

@@ -55,7 +55,7 @@ impl Kind {
         format!("{DOMAIN}/{name}")
     }
 
-    const fn resource(self) -> &'static str {
+    pub(crate) const fn resource(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Disk => "a disk",

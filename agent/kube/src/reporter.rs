@@ -6,11 +6,13 @@
 //! when taints are looked at too.
 
 mod entry;
+mod notes;
 mod requests;
+mod results;
 mod retry;
 mod standard;
 
-use crate::budget::{Budget, spread};
+use crate::budget::Budget;
 use crate::error::Refusal;
 use crate::eviction::{self, Eviction, Progress, Step};
 use crate::node::{self, Condition, TaintEffect};
@@ -21,12 +23,14 @@ use core::time::Duration;
 use entry::Open;
 use jiff::Timestamp;
 use kube::Client;
+use notes::{Note, Notes};
 use retry::Retry;
 use standard::StandardConditions;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 pub use entry::{Entry, Outcome};
+pub use notes::Degraded;
 
 /// How often conditions are written that did not change, less a random part of up to half: a reader may take a node whose
 /// heartbeat is older than twice that for one without an agent. As often as a kubelet reports an unchanged status
@@ -50,6 +54,8 @@ pub struct Report {
     pub pods: watch::Receiver<Option<Pods>>,
     /// The node's object as it is now; `None` until it was read.
     pub node: watch::Receiver<Option<NodeView>>,
+    /// The parts that do not work now.
+    pub degraded: watch::Receiver<Vec<Degraded>>,
 }
 
 /// Writes for one node.
@@ -72,6 +78,9 @@ pub struct Reporter {
     of_conditions: Retry,
     of_taints: Retry,
     standard: StandardConditions,
+    /// Events of the node.
+    notes: Notes,
+    degraded: Vec<Degraded>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +102,8 @@ enum Write {
     Look(usize),
     Delete(usize),
     Event(usize),
+    /// Of the node.
+    Note(usize),
 }
 
 impl Reporter {
@@ -114,6 +125,8 @@ impl Reporter {
             of_conditions: Retry::new(now),
             of_taints: Retry::new(now),
             standard: StandardConditions::new(None, now),
+            notes: Notes::default(),
+            degraded: Vec::new(),
         }
     }
 
@@ -129,6 +142,7 @@ impl Reporter {
         report.conditions.mark_changed();
         report.pods.mark_changed();
         report.node.mark_changed();
+        report.degraded.mark_changed();
         loop {
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {
@@ -148,6 +162,10 @@ impl Reporter {
                 Ok(()) = report.node.changed() => {
                     let view = *report.node.borrow_and_update();
                     self.see(view);
+                }
+                Ok(()) = report.degraded.changed() => {
+                    let degraded = report.degraded.borrow_and_update().clone();
+                    self.degrade(degraded);
                 }
                 () = tokio::time::sleep(wait) => {}
             }
@@ -180,9 +198,22 @@ impl Reporter {
             }
             before = written;
         }
-        self.standard.change(self.conditions.as_deref().or(Some(&before)), &conditions);
+        let before = self.conditions.take().unwrap_or(before);
+        self.standard.change(&before, &conditions);
+        let held = |kind| before.iter().any(|it| it.kind == kind && it.holds);
+        for condition in conditions.iter().filter(|it| it.holds && !held(it.kind)) {
+            self.notes.add(Note::ThresholdMet(condition.kind));
+        }
         self.conditions = Some(conditions);
         self.due = Due::All;
+    }
+
+    /// These parts do not work now.
+    fn degrade(&mut self, degraded: Vec<Degraded>) {
+        let before = core::mem::replace(&mut self.degraded, degraded);
+        let begun = self.degraded.iter().filter(|it| !before.contains(it)).copied().map(Note::Degraded);
+        let ended = before.iter().filter(|it| !self.degraded.contains(it)).copied().map(Note::Recovered);
+        begun.chain(ended).for_each(|note| self.notes.add(note));
     }
 
     fn see(&mut self, view: Option<NodeView>) {
@@ -255,8 +286,10 @@ impl Reporter {
             |(at, open): (usize, &Open)| (!open.entry.has_event).then(|| (open.of_event.due(), Some(Write::Event(at))));
         let open = || self.outbox.iter().enumerate();
         let mut wait = HEARTBEAT;
+        let of_notes = self.notes.due().map(|(due, at)| (due, Some(Write::Note(at))));
         let of_node = of_node.into_iter().chain(self.standard.due().map(|due| (due, Some(Write::Standard))));
-        for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)) {
+        for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)).chain(of_notes)
+        {
             match write {
                 Some(write) if due <= now => return Ok(write),
                 _ => wait = wait.min(due.saturating_duration_since(now)),
@@ -272,6 +305,7 @@ impl Reporter {
             Write::Standard => &mut self.standard.retry,
             Write::Patch(at) | Write::Look(at) | Write::Delete(at) => &mut self.outbox[at].of_pod,
             Write::Event(at) => &mut self.outbox[at].of_event,
+            Write::Note(at) => self.notes.retry(at),
         }
     }
 
@@ -283,109 +317,9 @@ impl Reporter {
             Write::Standard => "the node's standard conditions".into(),
             Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),
             Write::Delete(at) => format!("the deletion of {}", self.outbox[at].pod()),
+            Write::Note(_) => "an event of the node".into(),
             Write::Event(at) => format!("the event of the eviction of {}", self.outbox[at].pod()),
         }
-    }
-
-    /// Takes in what came of a write of that time.
-    fn done(&mut self, write: Write, time: Timestamp, result: Result<(), Refusal>) {
-        let what = self.what(write);
-        if !matches!(result, Err(Refusal::Later(..) | Refusal::Unusable(_))) {
-            self.of_server.succeed("what is reported");
-        }
-        let refusal = match result {
-            Ok(()) => return self.written(write, time),
-            Err(Refusal::Unusable(why)) if self.retry(write).is_futile() => Refusal::Never(why),
-            Err(refusal) => refusal,
-        };
-        match (write, refusal) {
-            (_, Refusal::Later(why, pause)) => {
-                self.of_server.fail("what is reported", &why, pause);
-                // It may be this request alone, and others are to be tried before it.
-                self.retry(write).delay(pause);
-            }
-            (_, Refusal::Failed(why, pause)) => self.retry(write).fail(what, &why, pause),
-            (_, Refusal::Unusable(why)) => self.retry(write).fail(what, &why, None),
-            (Write::Conditions | Write::Taints | Write::Standard, Refusal::Conflict) => {
-                let retry = self.retry(write);
-                retry.delay_by(spread(CONFLICT, fastrand::f64()) * (retry.failures() + 1).min(10));
-            }
-            (Write::Conditions | Write::Taints, Refusal::Gone) => self.leave_conditions(write, "there is no such node"),
-            (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(write, &why),
-            (Write::Standard, Refusal::Gone) => self.standard.end(),
-            (Write::Standard, Refusal::Never(why)) => {
-                self.standard.retry.note(what, &why);
-                self.standard.end();
-            }
-            (Write::Patch(at) | Write::Look(at), Refusal::Conflict) => self.outbox[at].is_in_conflict = true,
-            (Write::Patch(at) | Write::Look(at), Refusal::Never(why)) => self.refuse_patch(at, &why),
-            (Write::Delete(at), Refusal::Never(why)) => {
-                tracing::warn!("{} was evicted and cannot be deleted: {why}", self.outbox[at].pod());
-                self.outbox[at].entry.progress = Progress::Over;
-            }
-            // It is gone, or the UID is that of another one.
-            (Write::Patch(at) | Write::Look(at) | Write::Delete(at), Refusal::Gone)
-            | (Write::Delete(at), Refusal::Conflict) => self.outbox[at].entry.progress = Progress::Over,
-            // It was written before: its answer was lost.
-            (Write::Event(at), Refusal::Conflict) => self.outbox[at].entry.has_event = true,
-            (Write::Event(at), refusal @ (Refusal::Gone | Refusal::Never(_))) => {
-                tracing::warn!("{what} is refused: {refusal:?}");
-                self.outbox[at].entry.has_event = true;
-            }
-        }
-    }
-
-    fn written(&mut self, write: Write, time: Timestamp) {
-        if let Write::Look(at) = write {
-            return self.try_again(at);
-        }
-        let what = self.what(write);
-        self.retry(write).succeed(what);
-        match write {
-            Write::Conditions => {
-                self.due = Due::Taints;
-                self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
-            }
-            Write::Taints => self.due = Due::Nothing,
-            Write::Standard => self.standard.end(),
-            Write::Patch(at) => {
-                let entry = &mut self.outbox[at].entry;
-                let first = if let Progress::Patched { first, .. } = entry.progress { first } else { time };
-                entry.progress = Progress::Patched { first, last: time };
-                self.outcomes.push(Outcome::Ends(entry.eviction.uid.clone()));
-            }
-            Write::Delete(at) => {
-                let entry = &mut self.outbox[at].entry;
-                entry.progress = Progress::Over;
-                self.outcomes.push(Outcome::Ends(entry.eviction.uid.clone()));
-            }
-            Write::Event(at) => self.outbox[at].entry.has_event = true,
-            Write::Look(_) => {}
-        }
-    }
-
-    /// The pod is the one that was evicted: its patch was in conflict with another write, for a short time as a rule.
-    fn try_again(&mut self, at: usize) {
-        let open = &mut self.outbox[at];
-        open.is_in_conflict = false;
-        open.of_pod.delay(None);
-        if open.of_pod.is_futile() {
-            self.refuse_patch(at, "it was in conflict with other writes each time");
-        }
-    }
-
-    fn refuse_patch(&mut self, at: usize, why: &str) {
-        let open = &mut self.outbox[at];
-        tracing::warn!("the status of {} cannot be set, and it is deleted: {why}", open.pod());
-        (open.entry.progress, open.of_pod) = (Progress::ToDelete, Retry::new(Instant::now()));
-    }
-
-    /// They are tried again with the next heartbeat.
-    fn leave_conditions(&mut self, write: Write, why: &str) {
-        let what = self.what(write);
-        self.retry(write).note(what, why);
-        self.due = Due::Nothing;
-        self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
     }
 }
 

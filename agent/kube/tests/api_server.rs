@@ -68,13 +68,14 @@ impl Scene {
     async fn report(&self, evictions: &[Eviction], pods: Option<Pods>) -> Vec<Progress> {
         let (send, received) = mpsc::unbounded_channel();
         let ((_conditions, conditions), (_pods, pods)) = (latest::channel(None), latest::channel(pods));
-        let (_node, node) = latest::channel(None);
+        let ((_node, node), (_degraded, degraded)) = (latest::channel(None), latest::channel(Vec::new()));
         let (outcomes, mut came) = mpsc::unbounded_channel();
         for eviction in evictions {
             send.send(eviction.clone()).expect("it is received");
         }
         let reporter = Reporter::new(self.client(), self.node.clone(), None);
-        let task = tokio::spawn(reporter.run(Report { evictions: received, conditions, pods, node }, outcomes));
+        let task =
+            tokio::spawn(reporter.run(Report { evictions: received, conditions, pods, node, degraded }, outcomes));
         let mut entries = Vec::new();
         while entries.len() < evictions.len() {
             let outcome = timeout(PATIENCE, came.recv()).await.expect("it is reported").expect("it runs");
@@ -205,9 +206,10 @@ async fn a_standard_condition_that_is_held_is_set_again_and_taken_back_in_the_en
     let (send, evictions) = mpsc::unbounded_channel();
     let (conditions, of_conditions) = latest::channel(Some(vec![condition(Kind::Memory, false)]));
     let ((_pods, pods), (seen, node)) = (latest::channel(None), latest::channel(None));
+    let (_degraded, degraded) = latest::channel(Vec::new());
     let (outcomes, _came) = mpsc::unbounded_channel();
     let reporter = Reporter::new(scene.client(), scene.node.clone(), None).with_standard(Some(Standard::Hold));
-    let report = Report { evictions, conditions: of_conditions, pods, node };
+    let report = Report { evictions, conditions: of_conditions, pods, node, degraded };
     let reporting = tokio::spawn(reporter.run(report, outcomes));
     let (following, name) = (scene.client(), scene.node.clone());
     let watching = tokio::spawn(async move { watch_node(following, &name, seen).await });

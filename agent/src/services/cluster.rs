@@ -10,10 +10,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::{Configuration, StandardConditions, Taint};
-use plimsoll_inventory::{EvictionNumber, MOST_PODS, StopOrder};
+use plimsoll_inventory::{EvictionNumber, MOST_PODS, Source, StopOrder};
 use plimsoll_kube::{
-    Access, Change, Condition, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods, Report, Reporter,
-    SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
+    Access, Change, Condition, Degraded, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods, Report,
+    Reporter, SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
@@ -157,6 +157,7 @@ pub(super) struct Cluster {
     pods: watch::Sender<Option<Pods>>,
     node: watch::Receiver<Option<NodeView>>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
+    degraded: watch::Sender<Vec<Degraded>>,
     evictions: mpsc::UnboundedSender<Eviction>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     /// Objects as they were read.
@@ -182,11 +183,17 @@ impl Cluster {
         let (send_changes, changes) = mpsc::channel(1);
         let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
         let (seen, node_seen) = watch::channel(None);
+        let (degraded, of_degraded) = watch::channel(Vec::new());
         let (evictions, of_evictions) = mpsc::unbounded_channel();
         let (send_outcomes, outcomes) = mpsc::unbounded_channel();
         let reporter = Reporter::new(following.0.clone(), node.clone(), effect).with_standard(standard);
-        let report =
-            Report { evictions: of_evictions, conditions: of_conditions, pods: of_pods, node: node_seen.clone() };
+        let report = Report {
+            evictions: of_evictions,
+            conditions: of_conditions,
+            pods: of_pods,
+            node: node_seen.clone(),
+            degraded: of_degraded,
+        };
         tokio::spawn(reporter.run(report, send_outcomes));
         let (client, name) = (following.0.clone(), node.clone());
         tokio::spawn(async move { plimsoll_kube::watch_node(client, &name, seen).await });
@@ -196,6 +203,7 @@ impl Cluster {
             pods,
             node: node_seen,
             conditions,
+            degraded,
             evictions,
             outcomes,
             known: BTreeMap::new(),
@@ -283,6 +291,17 @@ impl Cluster {
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()
+    }
+
+    /// Has reported which sources do not work. Of the API server nothing can be, while it is one.
+    pub(super) fn degrade(&self, failing: impl Iterator<Item = Source>) {
+        let others = failing.filter(|source| *source != Source::ApiServer);
+        let degraded: Vec<_> = others.map(|it| Degraded { what: it.name(), lost: it.lost() }).collect();
+        self.degraded.send_if_modified(|known| {
+            let is_other = *known != degraded;
+            known.clone_from(&degraded);
+            is_other
+        });
     }
 
     /// Has reported what the outbox has for the cluster and was not given yet. Gives the evictions of which nothing can be

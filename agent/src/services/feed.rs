@@ -117,6 +117,12 @@ impl Feed {
         }
     }
 
+    /// The sources that do not work.
+    pub(super) fn failing(&self) -> impl Iterator<Item = Source> {
+        let known = Source::ALL.into_iter().zip(self.sources);
+        known.filter(|(_, known)| known.is_some_and(|(works, _)| !works)).map(|(source, _)| source)
+    }
+
     /// This is what writable layers take, of all pods.
     pub(super) fn measure_layers(&mut self, round: Vec<StorageMessage>) {
         self.layers = (round, 0);

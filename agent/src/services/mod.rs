@@ -327,7 +327,10 @@ impl Serving {
     }
 
     /// Gives the cluster what is to be reported, where that has changed.
-    fn report(&mut self, cluster: Option<&mut Cluster>) {
+    fn report(&mut self, mut cluster: Option<&mut Cluster>) {
+        if let Some(cluster) = &mut cluster {
+            cluster.degrade(self.feed.failing());
+        }
         if let Some(cluster) = cluster.filter(|_| self.offered != Some(self.outbox.version())) {
             for unknown in cluster.report(&self.outbox) {
                 self.outbox.mark_reported(unknown);

@@ -1,5 +1,6 @@
 //! The requests.
 
+use super::notes::NAMESPACE;
 use super::{Reporter, Write};
 use crate::MANAGER;
 use crate::error::Refusal;
@@ -24,6 +25,7 @@ impl Reporter {
             Write::Look(at) => return self.look(at).await,
             Write::Delete(at) => self.delete(at).await,
             Write::Event(at) => self.create_event(at).await,
+            Write::Note(at) => self.create_note(at).await,
         };
         sent.map_err(|error| Refusal::of(&error))
     }
@@ -66,5 +68,11 @@ impl Reporter {
         let api = Api::<Event>::namespaced(self.client.clone(), &eviction.namespace);
         let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
         api.create(&parameters, &eviction::event(eviction, &self.node)).await.map(drop)
+    }
+
+    async fn create_note(&self, at: usize) -> kube::Result<()> {
+        let api = Api::<Event>::namespaced(self.client.clone(), NAMESPACE);
+        let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
+        api.create(&parameters, &self.notes.event(at, &self.node)).await.map(drop)
     }
 }

@@ -26,14 +26,14 @@ impl StandardConditions {
         Self { how, wanted: [None; Kind::ALL.len()], rests: now, retry: Retry::new(now) }
     }
 
-    /// These are the conditions now, and were those before; `None`: of an earlier process, if there was one. What is true by
-    /// that is taken back where it ended meanwhile.
-    pub(super) fn change(&mut self, before: Option<&[Condition]>, conditions: &[Condition]) {
+    /// These are the conditions now, and were those before, by an earlier process if by none of this one. What is true by that
+    /// is taken back where it ended meanwhile.
+    pub(super) fn change(&mut self, before: &[Condition], conditions: &[Condition]) {
         if self.how.is_none() {
             return;
         }
         for condition in conditions {
-            let same = before.and_then(|before| before.iter().find(|it| it.kind == condition.kind));
+            let same = before.iter().find(|it| it.kind == condition.kind);
             if same.is_none_or(|same| same.holds != condition.holds) {
                 self.wanted[condition.kind as usize] = Some(condition.holds);
                 self.rests = Instant::now();

@@ -59,7 +59,7 @@ fn nodes_that_come_back_together_are_spread_over_time() {
         let (_conditions, conditions) = watch::channel(None);
         // They are gone once they were patched.
         let (_pods, pods) = watch::channel(Some(Pods::new()));
-        let (_node, node) = watch::channel(None);
+        let ((_node, node), (_degraded, degraded)) = (watch::channel(None), watch::channel(Vec::new()));
         let mut ways = Vec::new();
         for number in 0..NODES {
             let (way, evictions) = mpsc::unbounded_channel();
@@ -67,7 +67,13 @@ fn nodes_that_come_back_together_are_spread_over_time() {
                 way.send(eviction(&format!("pod-{pod}-of-{number}"))).expect("it is received");
             }
             ways.push(way);
-            let report = Report { evictions, conditions: conditions.clone(), pods: pods.clone(), node: node.clone() };
+            let report = Report {
+                evictions,
+                conditions: conditions.clone(),
+                pods: pods.clone(),
+                node: node.clone(),
+                degraded: degraded.clone(),
+            };
             tokio::spawn(Reporter::new(client.clone(), number.to_string(), None).run(report, outcomes.clone()));
         }
         let mut over = 0;

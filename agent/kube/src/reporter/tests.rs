@@ -304,9 +304,10 @@ fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in
         until(&mut reporter, |it| it.due == Due::Nothing).await;
         let (apply, get, patch) = ("PATCH /api/v1/nodes/n1/status", "GET /api/v1/nodes/n1", "PATCH /api/v1/nodes/n1");
         // The conflict has a pause of its own.
-        let first = [get, apply, get, patch, PATCH, EVENT, get, patch];
+        let of_node = "POST /api/v1/namespaces/default/events";
+        let first = [get, apply, get, patch, PATCH, EVENT, of_node, get, patch];
         assert_eq!(lines(&log), first);
-        let written = log.lock().expect("no test failed with it")[7].clone();
+        let written = log.lock().expect("no test failed with it")[8].clone();
         assert_eq!(written.body["spec"]["taints"][0]["key"], "other");
         assert_eq!(written.body["spec"]["taints"][1]["key"], "plimsoll.dev/memory-pressure");
         assert!(log.lock().expect("no test failed with it")[1].query.contains("fieldManager=plimsoll"));

@@ -51,6 +51,7 @@ impl Rig {
             pods: watch::channel(None).0,
             node: watch::channel(None).1,
             conditions: watch::channel(None).0,
+            degraded: watch::channel(Vec::new()).0,
             evictions,
             outcomes,
             known: BTreeMap::new(),
@@ -242,4 +243,21 @@ fn what_is_kept_of_a_pod_says_the_same_of_it_as_all_of_it() {
             assert_eq!(format!("{of_kept:?}"), format!("{all:?}"), "{field}");
         }
     }
+}
+
+#[test]
+fn sources_that_do_not_work_are_events_of_the_node_but_for_the_api_server() {
+    let rig = Rig::new();
+    let degraded = rig.cluster.degraded.subscribe();
+    let mut feed = super::super::feed::Feed::default();
+    let mut after = |source, works| {
+        feed.note(source, works);
+        rig.cluster.degrade(feed.failing());
+        degraded.borrow().iter().map(|it| it.what).collect::<Vec<_>>()
+    };
+    assert_eq!(after(Source::ApiServer, false), [""; 0]);
+    assert_eq!(after(Source::Journal, true), [""; 0]);
+    assert_eq!(after(Source::Runtime, false), ["container runtime"]);
+    assert_eq!(after(Source::Journal, false), ["container runtime", "journal"]);
+    assert_eq!(after(Source::Runtime, true), ["journal"]);
 }

@@ -1,4 +1,5 @@
-//! Which events are let through: those that name the agent and the token's own node, of pods that are evicted.
+//! Which events are let through: those that name the agent and the token's own node, of pods that are evicted, and of that
+//! node itself.
 
 use plimsoll_cluster_suite::Format;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::attempts::{Attempt, expect_all};
 use crate::{NODES, agent};
 
 const OTHER_SOURCE: &str = "the agent's events name the agent and its own node";
-const OTHER_REPORT: &str = "the agent reports evictions of pods alone";
+const OTHER_REPORT: &str = "the agent reports evictions of pods, and what its own node is short of or lacks";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 #[test]
@@ -43,7 +44,20 @@ fn a_token_reports_events_in_its_own_name_alone() {
         *event.pointer_mut(pointer).expect("it is there") = json!(value);
         event
     };
+    let of_node = |reason: &str, node: &str| {
+        let mut event = event("plimsoll", own);
+        event["metadata"]["name"] = json!(format!("{node}.{}", reason.to_lowercase()));
+        event["involvedObject"] = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node});
+        event["reason"] = json!(reason);
+        event
+    };
     expect_all(&[
+        attempt("its own node is short", "POST", "", of_node("EvictionThresholdMet", own), Done),
+        attempt("a part does not work", "POST", "", of_node("PlimsollDegraded", own), Done),
+        attempt("it works again", "POST", "", of_node("PlimsollRecovered", own), Done),
+        attempt("another node is short", "POST", "", of_node("EvictionThresholdMet", other), Refused(OTHER_REPORT)),
+        attempt("an evicted node", "POST", "", of_node("Evicted", own), Refused(OTHER_REPORT)),
+        attempt("another reason of its node", "POST", "", of_node("NodeNotReady", own), Refused(OTHER_REPORT)),
         attempt("of the kubelet", "POST", "", event("kubelet", own), Refused(OTHER_SOURCE)),
         attempt("of another node's agent", "POST", "", event("plimsoll", other), Refused(OTHER_SOURCE)),
         attempt("of two sources", "POST", "", of_agent_and_another, Refused(OTHER_SOURCE)),
