@@ -3,6 +3,8 @@
 //! A freeze and a thaw are written by a worker, because both wait for a lock of all cgroups. Where the freeze waits for
 //! longer than that, the cgroup's processes are stopped one by one, and continued once it is written.
 
+mod held;
+
 use crate::journal::{Action, Intent, Journal, JournalFull, Step, StopJournal};
 use crate::point::{KillPoint, reached};
 use crate::worker::{Done, Job, Workers};
@@ -31,6 +33,8 @@ pub struct BrakeLimits {
     pub in_flight: Bytes,
     /// What one CPU charges beforehand. Growth between two readings counts above this alone.
     pub batch: Bytes,
+    /// Whether growth is looked for. Without, nothing is read of what is frozen until its time is over.
+    pub is_judged: bool,
 }
 
 /// Pages that a CPU charges beforehand (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
@@ -51,7 +55,13 @@ impl BrakeLimits {
             watch: Duration::from_millis(15),
             in_flight: Bytes(cpus.saturating_mul(huge_page.0.saturating_add(batch.0))),
             batch,
+            is_judged: true,
         }
+    }
+
+    /// What is known of growth when it is frozen.
+    const fn growth(&self, now: MonotonicNs) -> Growth {
+        if self.is_judged { Growth::Unread(now) } else { Growth::Unknown }
     }
 }
 
@@ -133,6 +143,8 @@ pub enum BrakeEvent {
         handle: Arc<Handle>,
         /// What it was frozen for.
         owner: Owner,
+        /// When that was requested.
+        since: MonotonicNs,
     },
     /// The kernel refused to thaw it; it is tried again shortly, and the journal still has it.
     ThawFailed {
@@ -228,7 +240,7 @@ impl Brakes {
             deadline: now.after(self.limits.hold),
             stage: Stage::Freezing,
             is_stopped: false,
-            growth: Growth::Unread(now),
+            growth: self.limits.growth(now),
         });
         Ok(())
     }
@@ -349,13 +361,13 @@ impl Brakes {
         }
         Some(match outcome {
             Ok(()) => {
-                (brake.stage, brake.growth) = (Stage::Frozen, Growth::Unread(now));
+                (brake.stage, brake.growth) = (Stage::Frozen, self.limits.growth(now));
                 Ok(Arc::clone(&brake.handle))
             }
             Err(fault) => {
-                let Brake { handle, owner, .. } = self.take(index, journal);
+                let Brake { handle, owner, since, .. } = self.take(index, journal);
                 Err(match fault {
-                    Fault::Gone => BrakeEvent::Gone { handle, owner },
+                    Fault::Gone => BrakeEvent::Gone { handle, owner, since },
                     fault => BrakeEvent::Refused { handle, fault },
                 })
             }
@@ -383,7 +395,7 @@ impl Brakes {
         reached(KillPoint::ThawRecorded);
         Some(match outcome {
             Ok(()) => BrakeEvent::Thawed { handle, owner, held: now.since(since) },
-            Err(_) => BrakeEvent::Gone { handle, owner },
+            Err(_) => BrakeEvent::Gone { handle, owner, since },
         })
     }
 
@@ -401,8 +413,8 @@ impl Brakes {
         let usage = match brake.handle.usage() {
             Ok(usage) => usage,
             Err(Fault::Gone) => {
-                let Brake { handle, owner, .. } = self.take(index, journal);
-                return Some(BrakeEvent::Gone { handle, owner });
+                let Brake { handle, owner, since, .. } = self.take(index, journal);
+                return Some(BrakeEvent::Gone { handle, owner, since });
             }
             // Growth cannot be seen; the deadline stays.
             Err(_) => {

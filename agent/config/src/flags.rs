@@ -133,6 +133,7 @@ mod tests {
                 "cluster-taint",
                 "container-root",
                 "evict-for-unattributed",
+                "hold-down",
                 "image-root",
                 "journal-directory",
                 "kill-switch",

@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Place, Source, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Hold, Place, Source, Span, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -72,6 +72,11 @@ pub struct Machine {
     /// What becomes of a container that memory.high throttles. All but `report` need podFacts or a
     /// cluster, and the container runtime.
     pub throttled: Throttled,
+    /// How long an evicted pod is kept frozen at most, so that no container runs that the kubelet starts in it: until the
+    /// API server has the pod's status. 0 for not at all, 1h at most. Empty for 5m with a cluster, and for 0 without, where
+    /// it is a pause before the pod runs again.
+    #[serde(with = "As::<Hold>")]
+    pub hold_down: Option<Duration>,
     /// Images that are never removed for a disk, as patterns of their names: `registry.local/base/*`, `docker.io/library/**`.
     /// A pattern without tag and digest means all of them. Those that a container uses, running or not, never are.
     #[schemars(with = "Vec<String>")]
@@ -238,6 +243,10 @@ pub struct Swap {
     pub grace: Duration,
 }
 
+/// How long an evicted pod is held down with a cluster where that is not configured: as long as a kubelet waits at most before
+/// it starts a container again that ends each time (the cap of `CrashLoopBackOff`).
+const HOLD_DOWN: Duration = Duration::from_mins(5);
+
 const fn swap_grace() -> Duration {
     Duration::from_secs(30)
 }
@@ -263,6 +272,7 @@ impl Default for Machine {
             journal_directory: "/var/lib/plimsoll/journal".into(),
             log_format: LogFormat::Text,
             throttled: Throttled::Report,
+            hold_down: None,
             images_never_removed: Vec::new(),
             kill_switch: Some("/etc/plimsoll/kill-switch".into()),
             shadow: false,
@@ -272,6 +282,14 @@ impl Default for Machine {
             image_root: None,
             container_root: None,
         }
+    }
+}
+
+impl Machine {
+    /// How long an evicted pod is held down at most; zero: none is.
+    pub fn hold_down(&self) -> Duration {
+        let usual = if self.cluster.is_on() { HOLD_DOWN } else { Duration::ZERO };
+        self.hold_down.unwrap_or(usual)
     }
 }
 

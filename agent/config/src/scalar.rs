@@ -121,6 +121,35 @@ impl<const LEAST: u64, const MOST: u64> Scalar for Span<LEAST, MOST> {
     }
 }
 
+/// How long a pod is held down at most, or an empty text for what follows from the rest of the configuration.
+pub(crate) struct Hold;
+
+impl Scalar for Hold {
+    type Value = Option<Duration>;
+
+    fn expected() -> String {
+        format!("{}, or nothing", HoldSpan::expected())
+    }
+
+    fn parse(text: &str) -> Option<Option<Duration>> {
+        if text.is_empty() { Some(None) } else { HoldSpan::parse(text).map(Some) }
+    }
+
+    fn write(value: &Option<Duration>) -> Value {
+        value.as_ref().map_or_else(|| json!(""), HoldSpan::write)
+    }
+
+    fn schema() -> Schema {
+        json_schema!({
+            "type": ["string", "number"],
+            "pattern": "^([+]?(0|([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|ms|s|m|h))+)?$",
+        })
+    }
+}
+
+/// Up to an hour.
+type HoldSpan = Span<0, 3_600_000>;
+
 /// A quantity or a percentage. Which amounts are accepted depends on their purpose: [`amount`].
 pub(crate) struct Amount;
 

@@ -496,6 +496,25 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
 }
 
 #[test]
+fn an_evicted_pod_is_held_down_with_a_cluster_and_without_one_where_that_is_configured() {
+    let (minute, five) = (Duration::from_mins(1), Duration::from_mins(5));
+    let cluster = "cluster: {inCluster: true, nodeName: node-1}";
+    for (text, time) in [
+        ("machine: {}".to_owned(), Duration::ZERO),
+        (format!("machine: {{{cluster}}}"), five),
+        (format!("machine: {{holdDown: '', {cluster}}}"), five),
+        (format!("machine: {{holdDown: 0, {cluster}}}"), Duration::ZERO),
+        ("machine: {holdDown: 1m}".to_owned(), minute),
+    ] {
+        assert_eq!(of(&text).machine.hold_down(), time, "{text}");
+    }
+    for refused in ["61m", "long"] {
+        let error = error_of(&format!("machine: {{holdDown: {refused}}}"));
+        assert!(error.contains("expected a duration from 0s to 1h") && error.contains("or nothing"), "{error}");
+    }
+}
+
+#[test]
 fn throttled_containers_are_acted_on_where_a_file_or_a_cluster_says_what_pods_there_are() {
     for source in ["podFacts: /run/facts/pods.json", "cluster: {inCluster: true}", "cluster: {kubeconfig: /etc/k}"] {
         for (word, mode) in [("relax", Throttled::Relax), ("evict", Throttled::Evict)] {
@@ -525,7 +544,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, holdDown, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, shadow, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

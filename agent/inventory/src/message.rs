@@ -1,5 +1,6 @@
 //! What another process sends of this node: messages of numbers alone, none of which is trusted.
 
+use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, Signal, StatsTime};
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub enum Message {
     Layer(StorageMessage),
     /// Whether the node's object has the annotation that switches the agent off.
     KillSwitch(bool),
+    /// The API server has this pod as failed, or as one that is being deleted, or has it no more.
+    Recorded(Uid),
 }
 
 /// What the other process reads what it sends from.
@@ -185,8 +188,8 @@ mod tests {
     use crate::pods::PodFacts;
     use crate::removal::RemovalError;
     use crate::storage::{PartUsage, StoragePart};
+    use plimsoll_policy::OwnerUid;
     use plimsoll_policy::kubelet::{Condition, Critical};
-    use plimsoll_policy::{OwnerUid, Uid};
     use plimsoll_units::Bytes;
 
     const MOST: Room = Room { left: u64::MAX, all: u64::MAX };
@@ -239,6 +242,7 @@ mod tests {
             begun: MonotonicNs(u64::MAX),
             ended: MonotonicNs(u64::MAX),
         }));
+        let recorded = Message::Recorded(Uid(u128::MAX));
         let condition = ConditionState {
             condition: Condition::PidPressure,
             is_true: true,
@@ -251,7 +255,7 @@ mod tests {
         let others = disks
             .map(Message::Disk)
             .into_iter()
-            .chain([Message::Removed(removed), layer, Message::KillSwitch(true)])
+            .chain([Message::Removed(removed), layer, recorded, Message::KillSwitch(true)])
             .chain(sources);
         let others = others.chain(receipts.map(Message::Receipt)).chain([Message::Condition(condition)]);
         for message in pods.map(Message::Pod).into_iter().chain(others) {

@@ -119,7 +119,9 @@ impl KernelLog {
             | EnforcementRecord::Kill { .. }
             | EnforcementRecord::StoppedInKernel { .. }
             | EnforcementRecord::Released { .. }
-            | EnforcementRecord::Reclaimed { .. } => {}
+            | EnforcementRecord::Reclaimed { .. }
+            | EnforcementRecord::Hold { .. }
+            | EnforcementRecord::HeldDown { .. } => {}
         }
     }
 

@@ -17,8 +17,8 @@ use crate::names::{Cgroup, Names};
 use crate::orphaned_log;
 use crate::plan::Draft;
 use crate::record::{
-    Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, Record, Refused, StartParts,
-    StartupRecord, Tampered, ThresholdRecord,
+    Braked, DISKS, DiskRecord, EnforcementRecord, HealthRecord, Held, HoldEnd, Killed, MachineRecord, Record, Refused,
+    StartParts, StartupRecord, Tampered, ThresholdRecord,
 };
 use crate::text::{escaped, printable};
 
@@ -264,6 +264,33 @@ fn enforcement(record: &EnforcementRecord<'_>, names: &Names) {
             let outcome = if all { "reclaimed" } else { "reclaimed less than was asked for" };
             tracing::info!(cgroup_id = cgroup.0, asked_bytes = asked.0, "{outcome}");
         }
+        EnforcementRecord::Hold { path, at, what } => {
+            let cgroup = names.cgroup(path);
+            let message = held(&cgroup, what);
+            let warns = matches!(what, Held::Refused(_));
+            let reason = what.end().map(HoldEnd::name);
+            let Cgroup { path, pod, container } = cgroup;
+            event!(warns, cgroup = path, pod, container, hold = what.name(), reason, at_ns = at.0, "{message}");
+        }
+        EnforcementRecord::HeldDown { .. } => {}
+    }
+}
+
+fn held(cgroup: &Cgroup, what: Held) -> String {
+    match what {
+        Held::Begun(most) => {
+            format!("{cgroup} is held down for {most:?} at most: it was evicted, and nothing runs in it")
+        }
+        Held::Ended(why, lasted) => {
+            let why = match why {
+                HoldEnd::Recorded => "the API server has its status, and what was started in it was killed",
+                HoldEnd::Over => "its time is over, and what was started in it goes on",
+                HoldEnd::Gone => "its cgroup was removed",
+                HoldEnd::NotActing => "the agent acts no more, and what was started in it goes on",
+            };
+            format!("{cgroup} is not held down any more after {lasted:?}: {why}")
+        }
+        Held::Refused(why) => format!("{cgroup} was evicted and is not held down: {why}"),
     }
 }
 

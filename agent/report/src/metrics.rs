@@ -42,6 +42,7 @@ pub struct Metrics {
     pub(crate) asked_to_end: Counter,
     pub(crate) brakes: Family<Label, Counter>,
     pub(crate) kernel_brakes: Family<Label, Counter>,
+    pub(crate) held_down: Gauge,
     pub(crate) decisions: Family<Label, Counter>,
     pub(crate) candidates: Family<Label, Counter>,
     pub(crate) lost_records: Family<Label, Counter>,
@@ -200,6 +201,7 @@ impl Metrics {
             asked_to_end: registered!("asked_to_end", "Workloads asked to terminate within their grace period"),
             brakes: registered!("brakes", "Freezes and thaws, by outcome"),
             kernel_brakes: registered!("kernel_brakes", "In-kernel brakes of the running core, by outcome"),
+            held_down: registered!("pods_held_down", "Evicted pods that are kept frozen, so that nothing runs in them"),
             decisions: registered!("decisions", "Reported plans, by outcome"),
             candidates: registered!("candidates", "Candidates of reported plans, by verdict"),
             lost_records: registered!(
@@ -238,10 +240,7 @@ impl Metrics {
             inventory: InventoryMetrics::new(&mut registry),
             containers: ContainerMetrics::new(&mut registry),
             core_start: registered!("core_start", "How long the core's start took, part by part", Unit::Seconds),
-            hook_attached: registered!(
-                "hook_attached",
-                "1 for a hook that is attached in the kernel, 0 for a missing one"
-            ),
+            hook_attached: registered!("hook_attached", "1 for a hook that is attached, 0 for a missing one"),
             registry: Arc::new(registry),
         };
         metrics.begin(is_confined);
@@ -410,6 +409,7 @@ mod tests {
             ("asked_to_end", "counter"),
             ("brakes", "counter"),
             ("kernel_brakes", "counter"),
+            ("pods_held_down", "gauge"),
             ("decisions", "counter"),
             ("candidates", "counter"),
             ("lost_records", "counter"),

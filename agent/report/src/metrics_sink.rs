@@ -81,6 +81,7 @@ impl MetricsSink {
         self.metrics.hook_attached.clear();
         self.metrics.containers.clear();
         self.metrics.signals.clear();
+        self.metrics.held_down.set(0);
         for (name, attached) in std::mem::take(&mut self.starting_hooks) {
             self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
         }
@@ -177,8 +178,10 @@ impl MetricsSink {
                 };
                 counter.inc();
             }
-            // The kernel side counts its own; of reclaim nothing is counted.
+            EnforcementRecord::HeldDown { count } => drop(self.metrics.held_down.set(count.into())),
+            // The kernel side counts its own; of reclaim nothing is counted, and of holds how many there are.
             EnforcementRecord::StoppedInKernel { .. }
+            | EnforcementRecord::Hold { .. }
             | EnforcementRecord::Released { .. }
             | EnforcementRecord::Reclaimed { .. } => {}
         }

@@ -17,7 +17,7 @@ mod threshold;
 
 pub use container::{ContainerRecord, REPORTED_CONTAINERS};
 pub use disk::{DISKS, DiskCause, DiskRecord, Judged};
-pub use enforcement::{Braked, EnforcementRecord, Killed, Refused};
+pub use enforcement::{Braked, EnforcementRecord, Held, HoldEnd, Killed, Refused};
 pub use health::{HealthRecord, Tampered};
 pub use machine::{MachineRecord, OomScope};
 pub use observation::{ObservationRecord, ObservedPod, ObservedTasks};

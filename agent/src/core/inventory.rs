@@ -259,7 +259,7 @@ impl Thread {
     fn learn(&mut self, schedule: &mut Schedule) {
         let begun = monotonic();
         if schedule.pods.paused(begun).is_none()
-            && let Some(Others { switch, disks, removed, stops, sources, receipts, conditions }) =
+            && let Some(Others { switch, disks, removed, stops, sources, receipts, conditions, recorded }) =
                 pod_socket::learn(&mut self.pods, &mut self.inventory, &mut self.outgoing)
         {
             if let Some(is_there) = switch {
@@ -274,7 +274,7 @@ impl Thread {
             }
             disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
             let said = receipts.into_iter().map(News::Receipt).chain(conditions.into_iter().map(News::Condition));
-            said.for_each(|news| self.outgoing.send(news));
+            said.chain(recorded.into_iter().map(News::Recorded)).for_each(|news| self.outgoing.send(news));
             for (source, works) in Source::ALL.into_iter().zip(sources) {
                 if let Some(works) = works {
                     self.outgoing.trouble_elsewhere(source.name(), (!works).then_some(source.lost()));

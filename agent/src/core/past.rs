@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, Worker, Workers};
+use plimsoll_act::{Action, BrakeLimits, Brakes, Journal as _, KillLimits, Kills, StopJournal, Worker, Workers};
 use plimsoll_config::{BrakeMode, Configuration};
 use plimsoll_inventory::{EvictionStep, Inventory, is_monitor};
 use plimsoll_node::boot::BootId;
@@ -18,11 +18,11 @@ use plimsoll_state::{Entry, Found, Kept, PendingKill, Protections, Record as Run
 use plimsoll_units::{Bytes, CgroupId};
 
 use super::resume::Resumer;
-use super::watch::{Enforcer, Evictions, FIGURES, PastEvictions};
+use super::watch::{Enforcer, Evictions, FIGURES, Holding, MOST_HELD, PastEvictions};
 use super::{JOBS, STOPPED, pod_root_of_known};
 
-/// Brakes and kills at a time: as many as the run record has room for.
-pub(super) const MAX_ACTIONS: usize = 32;
+/// Brakes and kills at a time: of each as many as the run record has room for beside pods that are held down.
+pub(super) const MAX_ACTIONS: usize = (RunRecord::ROOM - MOST_HELD) / 2;
 
 const NO_WORKER: &str = "cannot start a worker thread";
 
@@ -153,12 +153,16 @@ pub(super) fn enforcer(
     let mut kills = Kills::with_capacity(KillLimits::default(), MAX_ACTIONS);
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     let evicted = evicted(&past.evictions, root, troubles);
+    let stopped: Arc<dyn StopJournal> = Arc::new(past.stopped);
+    let most = configuration.machine.hold_down();
+    let held = Brakes::with_capacity(BrakeLimits::of_empty(most), MOST_HELD, Arc::clone(&stopped));
     Ok(Enforcer {
         record: past.record,
         kept: past.kept,
         evictions: past.evictions,
         evicted,
-        brakes: Brakes::with_capacity(limits, MAX_ACTIONS, Arc::new(past.stopped)),
+        brakes: Brakes::with_capacity(limits, MAX_ACTIONS, stopped),
+        held: Holding::new(most, held),
         kills,
         doubtful,
         workers: Workers::beside(writer, JOBS).context(NO_WORKER)?,

@@ -19,6 +19,7 @@
 //! - [`walking`]: workloads that are not known yet, found before others would be evicted for what they took.
 //! - [`folding`]: the kernel's own counters, made exact near a threshold.
 //! - [`enforcement`], [`freezing`], [`reclaiming`]: what is done to cgroups, and the results that come back.
+//! - [`holding`]: evicted pods in which nothing is to run until the API server has their status.
 //! - [`stopping`]: pods that the container runtime is ordered to stop.
 //! - [`evictions`]: pods that are evicted and conditions, named until they are on a disk.
 //! - [`reporting`]: the records, and which plan is reported.
@@ -34,6 +35,7 @@ mod evictions;
 mod figures;
 mod folding;
 mod freezing;
+mod holding;
 mod keeping;
 mod readings;
 mod reclaiming;
@@ -74,6 +76,7 @@ pub(super) use evictions::{Evictions, MESSAGES, Past as PastEvictions};
 pub(super) use figures::FIGURES;
 use figures::Figures;
 use folding::Folding;
+pub(super) use holding::{Holding, MOST_HELD};
 use readings::ReadingReports;
 pub(super) use reporting::Reporting;
 use resting::Resting;
@@ -338,6 +341,7 @@ impl Watch {
         self.name_evictions(awake);
         self.report_readings(awake);
         let (by, end) = self.schedule.end()?;
+        self.end_holds(awake);
         let is_awaited = self.figures.is_awaited() || self.walking.is_awaited();
         let decision = is_awaited.then_some("take a decision before the end");
         match self.enforcement.under_way().or(decision) {
@@ -367,6 +371,7 @@ impl Watch {
         }
         self.read_task_limit();
         self.follow_evictions(now);
+        self.end_gone_holds(now);
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some
@@ -393,6 +398,7 @@ impl Watch {
                     | News::Removed(_)
                     | News::Receipt(_)
                     | News::Stop(_)
+                    | News::Recorded(_)
                     | News::Throttled(..)
                     | News::Table(Update::Storage(..))
             );
@@ -400,6 +406,7 @@ impl Watch {
                 News::Disk(reading) => self.disks.learn(reading, monotonic()),
                 News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
                 News::Stop(result) => self.stopped_by_runtime(result),
+                News::Recorded(uid) => self.recorded(uid, monotonic()),
                 News::Throttled(cgroup, lasted) => self.evict_throttled(cgroup, lasted, monotonic()),
                 News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
                 News::Machine(machine) => {
@@ -440,7 +447,9 @@ impl Watch {
         let source = self.triggers.source_mut();
         let _ = source.disarm();
         self.enforcement.kernel_brake.unmark(source);
-        self.thaw_all(monotonic());
+        let now = monotonic();
+        self.thaw_all(now);
+        self.end_holds(now);
         self.enforcement.kernel_brake.end();
     }
 
@@ -449,7 +458,7 @@ impl Watch {
         let now = monotonic();
         self.take_results(now, &mut Trigger::new(now));
         self.reporting.publish();
-        self.enforcement.kernel_brake.has_ended() && !self.enforcement.holds()
+        self.enforcement.kernel_brake.has_ended() && !self.enforcement.holds() && !self.enforcement.holds_down()
     }
 }
 

@@ -96,7 +96,7 @@ fn of_pod(uid: Uid) -> Vec<Message> {
         PodMessage::Complete,
     ];
     let stop = Message::Stop(StopResult { uid, is_begun: true });
-    said.into_iter().map(Message::Pod).chain([stop]).collect()
+    said.into_iter().map(Message::Pod).chain([stop, Message::Recorded(uid)]).collect()
 }
 
 /// Every disk is full.

@@ -49,10 +49,15 @@ pub(super) enum ClusterEvent {
     KillSwitch(bool),
     /// This was done to pods by others until now.
     Witnessed(Witnessed),
-    /// It knows of this eviction.
-    Reported(EvictionNumber),
-    /// The kubelet ends this pod, as was ordered.
-    Ends(Uid),
+    /// It knows of this eviction, of this pod.
+    Reported(EvictionNumber, Uid),
+    /// The kubelet ends this pod.
+    Ends {
+        /// The pod.
+        uid: Uid,
+        /// An order waited for that.
+        is_ordered: bool,
+    },
     /// It has not taken that a pod is ended, as was ordered: the container runtime is to stop it.
     Unanswered(StopOrder),
 }
@@ -252,15 +257,13 @@ impl Cluster {
                 Some(outcome) = self.outcomes.recv() => match outcome {
                     Outcome::Ends(uid) => {
                         let uid = Uid::of(&uid);
-                        if self.stops.end(uid) {
-                            return ClusterEvent::Ends(uid);
-                        }
+                        return ClusterEvent::Ends { uid, is_ordered: self.stops.end(uid) };
                     }
                     Outcome::Over(entry) => {
                         let uid = Uid::of(&entry.eviction.uid);
                         self.stops.give_up(uid);
                         if let Some(number) = self.given.remove(&uid) {
-                            return ClusterEvent::Reported(number);
+                            return ClusterEvent::Reported(number, uid);
                         }
                     }
                 },
@@ -306,7 +309,7 @@ impl Cluster {
 
     /// Has reported what the outbox has for the cluster and was not given yet. Gives the evictions of which nothing can be
     /// reported, as it is not known what the pod is called.
-    pub(super) fn report(&mut self, outbox: &Outbox) -> Vec<EvictionNumber> {
+    pub(super) fn report(&mut self, outbox: &Outbox) -> Vec<(EvictionNumber, Uid)> {
         let conditions: Vec<_> = outbox.conditions().filter_map(|(kind, kept)| condition(kind, kept)).collect();
         self.conditions.send_if_modified(|known| {
             let is_other = known.as_ref() != Some(&conditions) && !conditions.is_empty();
@@ -327,7 +330,7 @@ impl Cluster {
                 }
                 // It may be known later.
                 None if self.pods.borrow().is_none() => {}
-                None => unknown.push(number),
+                None => unknown.push((number, Uid::of(&pending.pod.uid))),
             }
         }
         unknown

@@ -71,6 +71,8 @@ pub(super) struct Feed {
     removed: Option<RemovalResult>,
     /// What came of its orders to stop pods, and has to be sent: no more than it has given.
     stops: VecDeque<StopResult>,
+    /// Pods that the API server has as failed, or has no more, which has to be sent: of each one that was evicted at most.
+    recorded: VecDeque<Uid>,
     /// What writable layers take, as the runtime said last, and how much of that was sent.
     layers: (Vec<StorageMessage>, usize),
     /// Whether the node's object has the annotation that switches the agent off, and whether that has to be sent; nothing until
@@ -88,6 +90,8 @@ impl Feed {
         self.has_begun = false;
         self.removed = None;
         self.stops.clear();
+        // It holds no pod down that was evicted before it.
+        self.recorded.clear();
         self.layers.1 = 0;
         self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
@@ -136,6 +140,13 @@ impl Feed {
     /// This came of an order to stop a pod of the newest core.
     pub(super) fn report_stop(&mut self, stopped: StopResult) {
         self.stops.push_back(stopped);
+    }
+
+    /// The API server has this pod as failed, or as one that is being deleted, or has it no more.
+    pub(super) fn report_recorded(&mut self, uid: Uid) {
+        if !self.recorded.contains(&uid) {
+            self.recorded.push_back(uid);
+        }
     }
 
     /// This is all that is known now, and these have ended; absent where there may be others.
@@ -192,6 +203,12 @@ impl Feed {
         if let Some(stopped) = self.stops.front() {
             core.send(Message::Stop(*stopped)).await?;
             self.stops.pop_front();
+            return Ok(());
+        }
+        // The kubelet may wait for what hangs in a pod that is held down.
+        if let Some(uid) = self.recorded.front() {
+            core.send(Message::Recorded(*uid)).await?;
+            self.recorded.pop_front();
             return Ok(());
         }
         // Before the readings: the core waits for one that is newer.

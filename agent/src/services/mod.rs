@@ -332,8 +332,9 @@ impl Serving {
             cluster.degrade(self.feed.failing());
         }
         if let Some(cluster) = cluster.filter(|_| self.offered != Some(self.outbox.version())) {
-            for unknown in cluster.report(&self.outbox) {
-                self.outbox.mark_reported(unknown);
+            for (number, uid) in cluster.report(&self.outbox) {
+                self.outbox.mark_reported(number);
+                self.feed.report_recorded(uid);
             }
             self.offered = Some(self.outbox.version());
         }
@@ -407,10 +408,16 @@ impl Serving {
             ClusterEvent::KillSwitch(is_there) => self.feed.switch(is_there),
             ClusterEvent::Witnessed(witnessed) => self.names.count(witnessed),
             ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
-            ClusterEvent::Reported(number) => {
+            ClusterEvent::Reported(number, uid) => {
                 self.outbox.mark_reported(number);
+                self.feed.report_recorded(uid);
             }
-            ClusterEvent::Ends(uid) => self.feed.report_stop(StopResult { uid, is_begun: true }),
+            ClusterEvent::Ends { uid, is_ordered } => {
+                if is_ordered {
+                    self.feed.report_stop(StopResult { uid, is_begun: true });
+                }
+                self.feed.report_recorded(uid);
+            }
             ClusterEvent::Unanswered(order) => self.running.order(RunningOrder::Stop(order)),
         }
     }

@@ -18,8 +18,12 @@ const TOO_LONG: u64 = 0xffff_ffff;
 const BY_PARTS: u64 = 1 << 63;
 
 /// A row for each action that is open at a time.
-static LAYOUT: Layout =
-    Layout { magic: u64::from_le_bytes(*b"PLIMSOLL"), row: ROW, rows: 64, is_row: |row| entry(row).is_some() };
+static LAYOUT: Layout = Layout {
+    magic: u64::from_le_bytes(*b"PLIMSOLL"),
+    row: ROW,
+    rows: Record::ROOM,
+    is_row: |row| entry(row).is_some(),
+};
 
 /// The record, opened and mapped.
 #[derive(Debug)]
@@ -44,6 +48,9 @@ pub struct Entry {
 }
 
 impl Record {
+    /// So many actions are open at a time at most.
+    pub const ROOM: usize = 64;
+
     /// Opens the record at `path`, or makes one. Never fails for what is in the file: that is in `Found`.
     pub fn open(path: &Path, boot: BootId) -> Result<(Self, Found), StateError> {
         let (slots, found) = TwoSlots::open(&LAYOUT, path, boot)?;

@@ -275,3 +275,39 @@ fn what_is_spared_is_not_frozen_and_the_record_says_so() {
     assert!(matches!(scene.result(2), BrakeEvent::Thawed { .. }));
     assert_eq!(frozen(&fake), ["0", "0", "0"]);
 }
+
+#[test]
+fn what_is_empty_is_not_looked_at_until_its_time_is_over() {
+    let mut scene = Scene::new();
+    let journal: Arc<dyn StopJournal> = Arc::clone(&scene.stopped) as _;
+    scene.brakes = Brakes::with_capacity(BrakeLimits::of_empty(Duration::from_mins(5)), 2, journal);
+    let fake = Fake::new("w");
+    scene.freeze(&fake, 100);
+    assert_eq!(scene.brakes.next_due(), Some(ms(300_100)));
+    fake.write("memory.current", &format!("{}\n", 900 * MIB));
+    assert!(scene.poll(200_000).is_none() && !scene.brakes.is_gone(fake.handle.id()));
+    assert_eq!(scene.brakes.growing().count(), 0);
+    assert!(scene.poll(300_100).is_none());
+    let event = scene.result(300_101);
+    assert!(matches!(event, BrakeEvent::Thawed { .. }), "{event:?}");
+}
+
+#[test]
+fn what_is_held_is_killed_before_it_is_thawed() {
+    let mut scene = Scene::new();
+    let fake = Fake::new("w");
+    assert!(!scene.brakes.kill(fake.handle.id(), &mut scene.workers), "it is not held");
+    scene.freeze(&fake, 100);
+    assert!(scene.brakes.kill(fake.handle.id(), &mut scene.workers));
+    scene.thaw(&fake, 110);
+    let mut written = Vec::new();
+    while written.len() < 2 {
+        match scene.workers.poll() {
+            Some(Done::KillWritten { outcome, .. }) => written.push(("kill", outcome)),
+            Some(Done::FreezeWritten { is_freeze: false, outcome, .. }) => written.push(("thaw", outcome)),
+            _ => std::thread::yield_now(),
+        }
+    }
+    assert_eq!(written, [("kill", Ok(())), ("thaw", Ok(()))]);
+    assert_eq!((fake.text("cgroup.kill").as_str(), fake.text("cgroup.freeze").as_str()), ("1", "0"));
+}

@@ -60,6 +60,20 @@ pub enum EnforcementRecord<'a> {
         /// All of it was reclaimed.
         all: bool,
     },
+    /// An evicted pod is held down, or is no more; or that was refused.
+    Hold {
+        /// The path of its cgroup.
+        path: &'a [u8],
+        /// When.
+        at: MonotonicNs,
+        /// What became of it.
+        what: Held,
+    },
+    /// How many pods are held down. When that changes, and from time to time while there are any.
+    HeldDown {
+        /// So many.
+        count: u32,
+    },
 }
 
 /// What became of a brake.
@@ -126,6 +140,61 @@ impl Killed {
             Self::Emptied(..) => "emptied",
             Self::Stuck(_) => "stuck",
             Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// What became of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Held {
+    /// It is frozen, for so long at most.
+    Begun(Duration),
+    /// It is frozen no more, for this reason and after so long.
+    Ended(HoldEnd, Duration),
+    /// It could not be frozen.
+    Refused(Refused),
+}
+
+impl Held {
+    /// In the log's field `hold`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Begun(_) => "begun",
+            Self::Ended(..) => "ended",
+            Self::Refused(_) => "refused",
+        }
+    }
+
+    /// Why it ended.
+    pub const fn end(self) -> Option<HoldEnd> {
+        match self {
+            Self::Ended(why, _) => Some(why),
+            Self::Begun(_) | Self::Refused(_) => None,
+        }
+    }
+}
+
+/// Why a pod is not held down any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HoldEnd {
+    /// The API server has its status, or has it no more. What was started in it was killed.
+    Recorded,
+    /// Its time was over.
+    Over,
+    /// Its cgroup was removed.
+    Gone,
+    /// The agent ends, or acts no more.
+    NotActing,
+}
+
+impl HoldEnd {
+    /// In the log's field `reason`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Over => "over",
+            Self::Gone => "gone",
+            Self::NotActing => "not-acting",
         }
     }
 }

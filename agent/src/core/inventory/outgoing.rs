@@ -39,6 +39,8 @@ pub(in crate::core) enum News {
     Condition(ConditionState),
     /// What came of an order to stop a pod, as another process says.
     Stop(StopResult),
+    /// The API server has the status of this pod, or has it no more, as another process says.
+    Recorded(Uid),
     /// A container of this workload is throttled for so long, although its memory.high was raised.
     Throttled(CgroupId, Duration),
     /// The kill switch is thrown, or taken back.

@@ -7,6 +7,7 @@ use plimsoll_inventory::{
     PodMessage, Receipt, RemovalResult, Sink, Source, StopResult, StorageMessage,
 };
 use plimsoll_node::clock::monotonic;
+use plimsoll_policy::Uid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -35,6 +36,8 @@ pub(super) struct Others {
     pub(super) receipts: Vec<Receipt>,
     /// What conditions were before.
     pub(super) conditions: Vec<ConditionState>,
+    /// Pods of which the API server has the status, or that it has no more.
+    pub(super) recorded: Vec<Uid>,
 }
 
 /// Takes the next messages into an inventory, and closes a socket by which no more will come. Gives what else they say;
@@ -130,6 +133,7 @@ impl PodSocket {
             Some(Message::Stop(result)) => received.others.stops.push(result),
             Some(Message::Source(source, works)) => received.others.sources[source as usize] = Some(works),
             Some(Message::Receipt(receipt)) => received.others.receipts.push(receipt),
+            Some(Message::Recorded(uid)) => received.others.recorded.push(uid),
             Some(Message::Condition(state)) => received.others.conditions.push(state),
             Some(Message::Layer(layer)) if layer.may_be_of(Measurer::Services) => {
                 received.layers.push(layer.by(monotonic()));
@@ -168,7 +172,6 @@ impl AsFd for PodSocket {
 mod tests {
     use super::*;
     use plimsoll_inventory::{PartUsage, RemovalOrder, Room, StoragePart};
-    use plimsoll_policy::Uid;
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
     use plimsoll_units::{Bytes, MonotonicNs};

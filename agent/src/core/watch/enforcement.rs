@@ -21,6 +21,7 @@ use super::super::resume::Resumer;
 use super::Watch;
 use super::evictions::{self, Decided};
 use super::freezing::Grown;
+use super::holding::Holding;
 use super::schedule::BELOW_PACE_MOST;
 use super::scopes::past;
 use super::triggers::Trigger;
@@ -56,6 +57,8 @@ pub(in crate::core) struct Enforcer {
     /// and what an earlier core left of them.
     pub(in crate::core) evicted: evictions::Past,
     pub(in crate::core) brakes: Brakes,
+    /// Evicted pods in which nothing is to run.
+    pub(in crate::core) held: Holding,
     pub(in crate::core) kills: Kills,
     /// Kills that an earlier process had perhaps not done: decided about again where the victim does not empty.
     pub(in crate::core) doubtful: Vec<CgroupId>,
@@ -120,7 +123,7 @@ impl Enforcement {
         let kills = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0;
         if self.kernel_brake.holds() {
             Some("continue what the kernel stopped before the end")
-        } else if self.holds() {
+        } else if self.holds() || self.holds_down() {
             Some("thaw a workload before the end")
         } else {
             self.enforcer.as_ref().is_some_and(kills).then_some("see a victim die before the end")
@@ -132,7 +135,7 @@ impl Enforcement {
         self.enforcer.as_ref().is_some_and(|enforcer| enforcer.brakes.count() > 0)
     }
 
-    /// Whether nothing is frozen or stopped, and no victim is waited for.
+    /// Whether nothing is frozen or stopped for a decision, and no victim is waited for.
     pub(super) fn is_idle(&self) -> bool {
         let waits = |enforcer: &Enforcer| enforcer.kills.count() > 0;
         !self.holds() && !self.kernel_brake.holds() && !self.enforcer.as_ref().is_some_and(waits)
@@ -140,7 +143,9 @@ impl Enforcement {
 
     /// Whether the workers have not done yet what was requested of them.
     pub(super) fn awaits_writes(&self) -> bool {
-        let awaits = |enforcer: &Enforcer| enforcer.brakes.awaits_write() || enforcer.kills.awaits_signal();
+        let awaits = |Enforcer { brakes, held, kills, .. }: &Enforcer| {
+            brakes.awaits_write() || held.awaits_write() || kills.awaits_signal()
+        };
         self.enforcer.as_ref().is_some_and(awaits)
     }
 
@@ -151,7 +156,8 @@ impl Enforcement {
         let kills = enforcer.map(|enforcer| &enforcer.kills).filter(|kills| kills.count() > 0);
         let kills = kills.map(|kills| now.after(if kills.hopeful() > 0 { KILL_PACE } else { BELOW_PACE_MOST }));
         let writes = self.awaits_writes().then(|| now.after(WRITE_PACE));
-        [brakes, kills, writes, self.kernel_brake.due()].into_iter().flatten().min()
+        let held = enforcer.and_then(|enforcer| enforcer.held.due());
+        [brakes, kills, writes, held, self.kernel_brake.due()].into_iter().flatten().min()
     }
 
     fn brake_event(&mut self, now: MonotonicNs) -> Option<BrakeEvent> {
@@ -186,7 +192,8 @@ impl Enforcement {
 
     /// What an earlier process had frozen goes on. Where this one holds it by now, the entry is its own.
     pub(super) fn forget_thawed(&mut self, cgroup: CgroupId) {
-        if let Some(enforcer) = self.enforcer.as_mut().filter(|enforcer| !enforcer.brakes.holds(cgroup)) {
+        let is_held = |enforcer: &Enforcer| enforcer.brakes.holds(cgroup) || enforcer.held.holds(cgroup);
+        if let Some(enforcer) = self.enforcer.as_mut().filter(|enforcer| !is_held(enforcer)) {
             enforcer.record.clear(cgroup, plimsoll_act::Action::Brake);
         }
     }
@@ -222,6 +229,7 @@ impl Watch {
         while let Some(event) = self.enforcement.kill_event(now) {
             self.killed(event, now, trigger);
         }
+        self.follow_holding(now);
         if self.enforcement.kernel_brake.due().is_some_and(|due| due <= now) {
             // Whether or not memory is back; the marks come back when it is.
             self.enforcement.kernel_brake.continue_all(self.triggers.source_mut());
@@ -240,6 +248,8 @@ impl Watch {
             Done::FreezeWritten { .. } | Done::Stopped { .. } => {
                 if let Some(event) = self.enforcement.brake_done(done, now) {
                     self.braked(event, now, trigger);
+                } else if let Some(event) = self.enforcement.hold_done(done, now) {
+                    self.held(event, now);
                 }
             }
             Done::KillWritten { .. } | Done::Killed { .. } | Done::Measured { .. } => {

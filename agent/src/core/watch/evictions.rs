@@ -127,8 +127,13 @@ impl Watch {
 
     /// An eviction has come so far, if the cgroup is that of one.
     pub(super) fn reach(&mut self, cgroup: CgroupId, step: EvictionStep, now: MonotonicNs) {
-        self.evictions.reach(cgroup, step, now);
+        let reached = self.evictions.reach(cgroup, step, now);
+        let is_over = step == EvictionStep::Verified;
+        let held_down = reached.filter(|row| is_over && !row.is_recorded).map(|row| row.eviction.uid);
         self.write_evictions();
+        if let Some(uid) = held_down {
+            self.hold_down(cgroup, uid, now);
+        }
     }
 
     /// The cgroup is gone, if no workload is in the table that is the same.

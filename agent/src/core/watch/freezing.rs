@@ -100,6 +100,9 @@ impl Watch {
     pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) {
         let now = monotonic();
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
+        if enforcer.held.holds(handle.id()) {
+            return;
+        }
         let brakes = &mut enforcer.brakes;
         let what = match brakes.brake(handle, owner_of(scope), now, &mut enforcer.record, &mut enforcer.workers) {
             // Reported when it is written.

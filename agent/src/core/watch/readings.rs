@@ -64,6 +64,10 @@ impl Watch {
         let readings = self.signal_readings(now);
         if self.readings.take(&readings, now) {
             self.reporting.send(ReadingsRecord { readings });
+            // A reporter that was started again does not have it.
+            if self.enforcement.holds_down() {
+                self.report_holds();
+            }
         }
     }
 

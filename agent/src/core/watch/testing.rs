@@ -6,8 +6,8 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Evictions, Means, Parts, Reporting, Sampler, Signals, Stopping,
-    Triggers, Walking, Watch, Workloads,
+    Arming, Disks, End, Enforcement, Enforcer, Evictions, Holding, MOST_HELD, Means, Parts, Reporting, Sampler,
+    Signals, Stopping, Triggers, Walking, Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
@@ -32,6 +32,8 @@ use std::sync::Arc;
 /// How long victims and figures have, by the clock of a test: however busy the machine is, none comes to the end of it but
 /// by [`Scene::end_patience`].
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long evicted pods are held down.
+pub(super) const HOLD: Duration = Duration::from_mins(5);
 pub(super) const SLICE: u64 = 100;
 pub(super) const THRESHOLD: u64 = 10;
 /// The slice as a scope.
@@ -81,12 +83,15 @@ impl Scene {
         let stopped = StoppedProcesses::open(&tree.path().join("stopped"), BootId([1; 16])).expect("writable");
         let (kept, _) = Kept::open(&tree.path().join("kept"), BootId([1; 16])).expect("writable");
         let (evictions, _) = Kept::open_evictions(&tree.path().join("evictions"), BootId([1; 16])).expect("writable");
+        let stopped: Arc<dyn plimsoll_act::StopJournal> = Arc::new(stopped);
+        let held = Brakes::with_capacity(BrakeLimits::of_empty(HOLD), MOST_HELD, Arc::clone(&stopped));
         let enforcer = Enforcer {
             record,
             kept,
             evictions,
             evicted: Default::default(),
-            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, Arc::new(stopped)),
+            brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, stopped),
+            held: Holding::new(HOLD, held),
             kills: Kills::with_capacity(
                 KillLimits { patience: PATIENCE, pause: Duration::MAX, ..KillLimits::default() },
                 4,

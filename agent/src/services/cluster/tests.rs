@@ -121,12 +121,12 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
         assert_eq!(given.at.as_millisecond(), 1_700_000_000_123);
         assert!(given.message.contains("Threshold quantity: 5Mi, available: 1Mi"), "{}", given.message);
         rig.outcomes.send(Outcome::Over(given.into())).expect("it is received");
-        let ClusterEvent::Reported(number) = rig.cluster.event().await else { panic!("it is reported") };
-        assert_eq!(number, EvictionNumber(7));
+        let ClusterEvent::Reported(number, uid) = rig.cluster.event().await else { panic!("it is reported") };
+        assert_eq!((number, uid), (EvictionNumber(7), Uid::of(UID)));
         // One of which nothing is known but its UID cannot be reported.
         rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
         let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
-        assert_eq!(rig.cluster.report(&outbox), [EvictionNumber(7)]);
+        assert_eq!(rig.cluster.report(&outbox), [(EvictionNumber(7), Uid::of(UID))]);
     });
 }
 
@@ -141,8 +141,12 @@ fn a_pod_is_ended_by_its_kubelet_once_the_api_server_has_taken_that_and_not_when
         rig.cluster.report(&outbox(vec![eviction(7, Progress::Decided, Some(30))]));
         assert_eq!(rig.cluster.stop(order), Stopping::Held);
         rig.outcomes.send(Outcome::Ends(UID.into())).expect("it is received");
-        let ClusterEvent::Ends(uid) = rig.cluster.event().await else { panic!("it is answered") };
-        assert_eq!(uid, order.uid);
+        let ClusterEvent::Ends { uid, is_ordered } = rig.cluster.event().await else { panic!("it is answered") };
+        assert!(uid == order.uid && is_ordered);
+        // The patch was sent again: no order waits for it, and the core is to know.
+        rig.outcomes.send(Outcome::Ends(UID.into())).expect("it is received");
+        let ClusterEvent::Ends { uid, is_ordered } = rig.cluster.event().await else { panic!("it is recorded") };
+        assert!(uid == order.uid && !is_ordered);
         assert_eq!(rig.cluster.stop(order), Stopping::ByKubelet, "it is asked for again");
         rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
         let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
@@ -170,7 +174,7 @@ fn a_pod_is_stopped_by_the_runtime_where_the_api_server_does_not_answer_in_half_
         let (mut is_over, mut given_up) = (false, None);
         while !is_over || given_up.is_none() {
             match rig.cluster.event().await {
-                ClusterEvent::Reported(number) => is_over = number == EvictionNumber(7),
+                ClusterEvent::Reported(number, _) => is_over = number == EvictionNumber(7),
                 ClusterEvent::Unanswered(order) => given_up = Some(order),
                 _ => panic!("neither"),
             }

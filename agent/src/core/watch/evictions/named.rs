@@ -5,6 +5,7 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 use plimsoll_inventory::{ConditionState, CoreMessage, Eviction, EvictionNumber, EvictionStep, Receipt, ReceiptOf};
 use plimsoll_node::clock::wall_ms;
+use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_state::Kept;
 use plimsoll_units::{CgroupId, MonotonicNs};
@@ -62,6 +63,14 @@ pub(super) struct Row {
     pub(super) named: Named,
     /// When its step was reached, or it was decided about again.
     pub(super) since: MonotonicNs,
+    /// The API server has the pod's status, or has it no more.
+    pub(super) is_recorded: bool,
+}
+
+impl Row {
+    fn new(eviction: Eviction, now: MonotonicNs) -> Self {
+        Self { eviction, named: Named::default(), since: now, is_recorded: false }
+    }
 }
 
 /// What has to be named.
@@ -106,7 +115,7 @@ impl Evictions {
         for eviction in evictions.iter().take(MOST_EVICTIONS) {
             self.last = self.last.max(eviction.number);
             if self.rows.iter().all(|row| row.eviction.number != eviction.number) && !self.rows.is_full() {
-                self.rows.push(Row { eviction: *eviction, named: Named::default(), since: now });
+                self.rows.push(Row::new(*eviction, now));
             }
         }
         for (place, state) in self.conditions.iter_mut().zip(conditions) {
@@ -137,18 +146,23 @@ impl Evictions {
             self.has_left_out = true;
         }
         self.last = self.last.next(now);
-        self.rows.push(Row { eviction: Eviction { number: self.last, ..new }, named: Named::default(), since: now });
+        self.rows.push(Row::new(Eviction { number: self.last, ..new }, now));
         self.is_changed = true;
     }
 
-    /// An eviction has come so far. None goes back.
-    pub(super) fn reach(&mut self, cgroup: CgroupId, step: EvictionStep, now: MonotonicNs) {
+    /// An eviction has come so far. None goes back. Gives that which has.
+    pub(super) fn reach(&mut self, cgroup: CgroupId, step: EvictionStep, now: MonotonicNs) -> Option<&Row> {
         let is_meant = |row: &&mut Row| row.eviction.cgroup == cgroup && row.eviction.step < step;
         // The newest: of two of one cgroup the earlier is over.
-        if let Some(row) = self.rows.iter_mut().rev().find(is_meant) {
-            (row.eviction.step, row.named, row.since) = (step, Named::default(), now);
-            self.is_changed = true;
-        }
+        let row = self.rows.iter_mut().rev().find(is_meant)?;
+        (row.eviction.step, row.named, row.since) = (step, Named::default(), now);
+        self.is_changed = true;
+        Some(row)
+    }
+
+    /// The API server has the status of this pod, or has it no more.
+    pub(in crate::core::watch) fn recorded(&mut self, uid: Uid) {
+        self.rows.iter_mut().filter(|row| row.eviction.uid == uid).for_each(|row| row.is_recorded = true);
     }
 
     /// Whether an eviction is followed.
