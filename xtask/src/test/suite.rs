@@ -55,6 +55,8 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 15] = [
         "28 s; unit tests of agent/policy and of the core have victims' graces",
     ),
     ("node-soft-victims-end-in-order", "unit tests of the core and of agent/cri have each step of it"),
+    ("node-evicted-pods-are-held-down", "it waits for 40 s; unit tests of the core have how a hold begins and ends"),
+    ("node-held-pods-go-on", "50 s; all-killed-and-undone has what undoes a freeze without the core"),
     ("node-runtime-is-never-evicted", "it waits for 20 s; unit tests have each step, and what is found is refused"),
     ("node-throttled-is-evicted", "it waits for 10 s; unit tests of the core have which pod is evicted, and when"),
     ("node-minimum-reclaim", "34 s; unit tests of agent/policy have minimum reclaim"),

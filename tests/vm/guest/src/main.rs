@@ -40,6 +40,7 @@ mod measure;
 mod node;
 mod node_disk_tests;
 mod node_gone_tests;
+mod node_holding_tests;
 mod node_pods_tests;
 mod node_runtime_tests;
 mod node_signal_tests;

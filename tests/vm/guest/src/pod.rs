@@ -124,6 +124,13 @@ impl Pod {
         Ok(pod)
     }
 
+    /// A sandbox as its kubelet makes it when the first one has ended.
+    pub(crate) fn sandbox_again(&self) -> api::PodSandboxConfig {
+        let mut again = self.config.clone();
+        again.metadata = again.metadata.map(|first| api::PodSandboxMetadata { attempt: first.attempt + 1, ..first });
+        again
+    }
+
     /// The same whose containers have this memory.high, in bytes.
     pub(crate) fn throttled_at(self, high: u64) -> Self {
         Self { high: Some(high), ..self }

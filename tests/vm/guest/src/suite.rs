@@ -7,7 +7,7 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
-    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_gone_tests,
+    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_gone_tests, node_holding_tests,
     node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests, node_storage_tests,
     node_surroundings_tests, node_tests, pods_tests, process_tests, running_kubelet_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
@@ -259,6 +259,8 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-evicts-a-growing-pod", node_tests::evicts_a_growing_pod, 300),
     on(Machine::Node, "node-evicts-while-containerd-is-stopped", node_tests::evicts_while_the_runtime_is_stopped, 300),
     on(Machine::Node, "node-evicts-what-outlives-sigterm", node_tests::evicts_what_outlives_sigterm, 300),
+    on(Machine::Node, "node-evicted-pods-are-held-down", node_holding_tests::evicted_pods_are_held_down, 300),
+    on(Machine::Node, "node-held-pods-go-on", node_holding_tests::held_pods_go_on_without_the_core, 300),
     on(Machine::Node, "node-removes-what-is-unused", node_disk_tests::removes_what_is_unused, 300),
     on(Machine::Node, "node-inodes-of-nodefs", node_storage_tests::inodes_of_nodefs, 400),
     on(Machine::Node, "node-minimum-reclaim-of-nodefs", node_storage_tests::minimum_reclaim_of_nodefs, 500),
