@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::log::tests::logged;
 use crate::names::{NAME_MESSAGE, NameMessage};
 use crate::record::{
-    Braked, Cause, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Refused, StartParts,
-    StartupRecord, ThresholdRecord,
+    Braked, Cause, DiskRecord, EnforcementRecord, HealthRecord, Held, HoldEnd, Killed, MachineRecord, OomScope,
+    Refused, StartParts, StartupRecord, ThresholdRecord,
 };
 use crate::witnessed::Witnessed;
 use plimsoll_config::LogFormat;
@@ -218,6 +218,31 @@ fn a_kill_is_a_line_in_the_kernels_log_with_the_figures_of_its_plan() {
     assert_eq!(std::str::from_utf8(&text[..length]).expect("text"), line.repeat(2));
     let metrics = &reporter.metrics.metrics;
     assert_eq!((metrics.kills.get(), metrics.stuck_victims.get(), metrics.kills_refused.get()), (2, 1, 0));
+}
+
+#[test]
+fn a_pod_that_is_held_down_is_reported_with_why_that_ends_and_counted_until_another_core_begins() {
+    let mut reporter = reporter("", None);
+    let (path, at, long) = (&b"kubepods.slice/a"[..], MonotonicNs(5), Duration::from_secs(300));
+    let hold = |what| EnforcementRecord::Hold { path, at, what }.into();
+    let held = |count| EnforcementRecord::HeldDown { count }.into();
+    let records = [
+        hold(Held::Begun(long)),
+        held(2),
+        hold(Held::Ended(HoldEnd::Recorded, Duration::from_secs(31))),
+        held(1),
+        hold(Held::Refused(Refused::ByOther)),
+    ];
+    let lines = lines(&mut reporter, &records);
+    let fields: Vec<_> = lines.iter().map(|line| [&line["hold"], &line["reason"], &line["level"]]).collect();
+    let none = &Value::Null;
+    let [begun, ended, refused, recorded] = ["begun", "ended", "refused", "recorded"].map(Value::from);
+    let [info, warn] = ["info", "warn"].map(Value::from);
+    assert_eq!(fields, [[&begun, none, &info], [&ended, &recorded, &info], [&refused, none, &warn]]);
+    assert!(text_of(&lines[0]).contains("is held down for 300s at most"), "{}", lines[0]);
+    assert!(reporter.answers().metrics().contains("plimsoll_pods_held_down 1\n"));
+    reporter.report(&armed("psi", None));
+    assert!(reporter.answers().metrics().contains("plimsoll_pods_held_down 0\n"), "its core has undone that");
 }
 
 #[test]

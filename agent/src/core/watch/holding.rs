@@ -28,7 +28,7 @@ pub(in crate::core) const MOST_HELD: usize = 16;
 const STANDS: Duration = Duration::from_secs(30);
 /// How long it is left where there is no room for what is requested.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Brakes have one table, holds another one: none of these is told from the others.
+/// Holds have a table of their own, and one purpose.
 const OWNER: Owner = Owner(0);
 
 /// How far a hold has come.
