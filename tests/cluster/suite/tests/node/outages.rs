@@ -14,6 +14,8 @@ use crate::{NODE, PATIENCE, overlay};
 
 /// How long the API server is away after the kill.
 const AWAY: Duration = Duration::from_secs(30);
+/// And where the kubelet is to try to start the pod again meanwhile.
+const LONG_AWAY: Duration = Duration::from_secs(100);
 /// What the agent's log has of a pod whose processes are gone.
 const KILLED: &str = "\"kill\":\"emptied\"";
 /// The node restarts its kubelet with the next kill where this file is (`tests/vm/guest/src/kubelet.rs`).
@@ -36,6 +38,26 @@ fn a_pod_is_killed_without_the_api_server_and_recorded_once_when_that_is_back() 
     thread::sleep(SETTLED);
     recorded(&turn, "outage").expect("once, and it stays evicted");
     turn.runs("bystander").expect("it runs on");
+}
+
+/// The kubelet makes the sandbox of a killed pod anew while the API server is away, after some 40 s. The pod is held down: no
+/// container runs a second time, and once it is recorded as evicted the hold ends.
+#[test]
+fn no_container_of_a_pod_runs_again_without_the_api_server_however_long_that_is_away() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let stopped = killed_without_api_server(&turn, "held").expect("it is killed");
+    console.wait(&["\"hold\":\"begun\"", "\"pod\":\"default/held\""], PATIENCE).expect("it is held down");
+    thread::sleep(LONG_AWAY);
+    drop(stopped);
+    turn.is_evicted("held").expect("it is evicted");
+    // It may have no name any more: the kubelet removes the cgroup of a pod that has failed.
+    let ended = console.wait(&["\"hold\":\"ended\""], PATIENCE).expect("it goes on");
+    assert!(ended.contains("\"reason\":\"recorded\"") || ended.contains("\"reason\":\"gone\""), "{ended}");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "held").expect("once, and it stays evicted");
+    never_restarted(&turn, "held").expect("it stays dead");
 }
 
 /// A pod of the same name that is made before the eviction of the first one is reported is another pod.
