@@ -7,8 +7,8 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
-    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_gone_tests, node_holding_tests,
-    node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests, node_storage_tests,
+    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_gone_tests,
+    node_holding_tests, node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests, node_storage_tests,
     node_surroundings_tests, node_tests, pods_tests, process_tests, running_kubelet_tests, scenarios,
     scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
