@@ -255,7 +255,7 @@ impl Supervisor {
         log.install()?;
         // As it was loaded.
         let own_cgroup = core::own_cgroup(&Protected::read());
-        let follow = |wake| running_kubelet::follow(options, &configuration, read.clone(), own_cgroup, wake);
+        let follow = |wake| running_kubelet::follow(&options, &configuration, read.clone(), own_cgroup, wake);
         let followed = options.follows_kubelet().then(|| write.try_clone().and_then(follow)).transpose();
         let followed = followed.context("cannot start the thread that follows the kubelet")?;
         let service_account = account.transpose().unwrap_or_else(|errno| {
