@@ -223,14 +223,14 @@ fn a_kill_is_a_line_in_the_kernels_log_with_the_figures_of_its_plan() {
 #[test]
 fn a_pod_that_is_held_down_is_reported_with_why_that_ends_and_counted_until_another_core_begins() {
     let mut reporter = reporter("", None);
-    let (path, at, long) = (&b"kubepods.slice/a"[..], MonotonicNs(5), Duration::from_secs(300));
+    let (path, at, long) = (&b"kubepods.slice/a"[..], MonotonicNs(5), Duration::from_mins(5));
     let hold = |what| EnforcementRecord::Hold { path, at, what }.into();
-    let held = |count| EnforcementRecord::HeldDown { count }.into();
+    let number = |count| EnforcementRecord::HeldDown { count }.into();
     let records = [
         hold(Held::Begun(long)),
-        held(2),
+        number(2),
         hold(Held::Ended(HoldEnd::Recorded, Duration::from_secs(31))),
-        held(1),
+        number(1),
         hold(Held::Refused(Refused::ByOther)),
     ];
     let lines = lines(&mut reporter, &records);
