@@ -49,7 +49,7 @@ const LEFT_TO_LONG: [(&str, &str); 13] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 15] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 17] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
