@@ -2,10 +2,11 @@
 //!
 //! The only crate that knows the kube client. [`Access`] has where the API server is and by what it is trusted, [`client`]
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
-//! [`watch`] follows the pods of one node through any gap, [`list`] has them once, [`watch_node`] follows the node's object. [`Reporter`] writes what was done there: each eviction in the
-//! order that the kubelet lets stand ([`eviction`]), conditions and taints of Plimsoll's own ([`node`]), the kubelet's own
-//! conditions where that is configured ([`Standard`]), within a budget of
-//! writes ([`Budget`]). [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing waits for what is written
+//! [`watch`] follows the pods of one node through any gap, [`list`] has them once, [`watch_node`] follows the node's object.
+//! [`Reporter`] writes what was done there: each eviction in the order that the kubelet lets stand ([`eviction`]), conditions
+//! and taints of Plimsoll's own ([`node`]), the kubelet's own conditions where that is configured ([`Standard`]), and events
+//! of the node, within a budget of writes ([`Budget`]). [`missing_rights`] says what the token may not do of that. Nothing
+//! here decides anything, and nothing waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
 //!
 //! # What is trusted
