@@ -21,6 +21,8 @@ const TIMELINE: &str = "PLIMSOLL_TEST_TIMELINE";
 const PLACE: &str = "target/demo-cluster";
 /// Width and height of the picture in pixels.
 const SIZE: (u32, u32) = (1440, 640);
+/// How wide a character is, as a part of the axis.
+const CHARACTER: f64 = 0.006;
 
 /// One race.
 #[derive(Debug, Deserialize)]
@@ -121,7 +123,7 @@ fn lanes(panel: &Area<'_>, side: &Side, end: f64) -> Drawn {
     for (row, lane) in names.iter().enumerate() {
         let top = height - float(row as u64);
         let of_lane: Vec<&Moment> = side.moments.iter().filter(|it| it.lane == *lane).collect();
-        let middle = top - 0.62;
+        let middle = top - 0.55;
         chart.draw_series([
             EmptyElement::at((0.0, middle)) + Text::new((*lane).to_owned(), (-182, 0), ("sans-serif", 13))
         ])?;
@@ -130,8 +132,11 @@ fn lanes(panel: &Area<'_>, side: &Side, end: f64) -> Drawn {
             let to = of_lane.get(at + 1).map_or(end, |next| float(next.ms) / 1e3);
             let bar = Rectangle::new([(from, top - 0.85), (to, top - 0.15)], colour(&moment.state).mix(0.75).filled());
             chart.draw_series([bar])?;
-            let label = Text::new(moment.state.clone(), (4, 0), ("sans-serif", 12));
-            chart.draw_series([EmptyElement::at((from, middle)) + label])?;
+            // One that is too short for its name is read from its colour.
+            if to - from > end * CHARACTER * float(moment.state.len() as u64) {
+                let label = Text::new(moment.state.clone(), (4, 0), ("sans-serif", 12));
+                chart.draw_series([EmptyElement::at((from, middle)) + label])?;
+            }
         }
     }
     Ok(())
