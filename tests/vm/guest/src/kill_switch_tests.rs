@@ -78,7 +78,8 @@ pub(crate) fn thrown_and_taken_back() -> Result<()> {
 }
 
 /// An agent in a dry run does nothing while a process grows past the threshold, reports what it would do, and leaves the
-/// right to act to an agent that is started later, which kills the process.
+/// right to act to an agent that is started later, which kills the next process. One that is started while memory is short
+/// does not know what took it, and may evict nothing.
 pub(crate) fn dry_run() -> Result<()> {
     let mut scene = Scene::launch_with(ROOM, |settings| {
         settings.kernel_brake = true;
@@ -95,8 +96,10 @@ pub(crate) fn dry_run() -> Result<()> {
     let acting = counted(&scene, "plimsoll_acting ")?;
     ensure!(acting < 0.5 && scene.agent.killed() == 0, "it acts: {acting}");
     ensure!(hog.child.try_wait()?.is_none(), "the process was killed");
+    drop(hog);
     let second = Settings { port: scene.settings.port + 1, environment: Vec::new(), ..scene.settings.clone() };
     let second = Agent::start(&second)?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "300"])?;
     wait_for("the other agent kills the process", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
         .with_context(|| format!("the log ends with: {}", tail(&second.text())))?;
     second.stop()?;

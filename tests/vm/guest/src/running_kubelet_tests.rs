@@ -5,6 +5,7 @@ use crate::agent::tail;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::wait_for;
+use crate::scenarios::starts;
 use crate::scene::{MIB, PATIENCE, Scene};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
@@ -80,8 +81,9 @@ fn times_followed(scene: &Scene) -> usize {
     scene.agent.text().matches("the kubelet was started with another configuration").count()
 }
 
-/// A threshold far away holds at first. A nearer one in the kubelet's file has no effect until a kubelet is started with it,
-/// and then the process is evicted that is past it. One that has the same changes nothing.
+/// A threshold far away holds at first. A nearer one in the kubelet's file has no effect on a process that is past it until a
+/// kubelet is started with it; then the next process is evicted. A kubelet that has the same changes nothing. A core that is
+/// started while memory is short does not know what took it, and may evict nothing, so that each process has its own turn.
 pub(crate) fn followed() -> Result<()> {
     Kubelet::write(MIB)?;
     let kubelet = Kubelet::start()?;
@@ -96,14 +98,17 @@ pub(crate) fn followed() -> Result<()> {
     Kubelet::write(scene.settings.threshold_bytes)?;
     thread::sleep(WITHOUT_EFFECT);
     ensure!(hog.child.try_wait()?.is_none(), "evicted by: {}", tail(&scene.agent.text()));
+    drop(hog);
     drop(kubelet);
     let kubelet = Kubelet::start()?;
+    wait_for("the next kubelet is followed", PATIENCE, || Ok(times_followed(&scene) == 1))?;
+    wait_for("the next core is ready", PATIENCE, || Ok(starts(&scene).len() == 2))?;
+    let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "100", "--hold", "300"])?;
     wait_for("the process is evicted by the next kubelet's threshold", PATIENCE, || {
         Ok(hog.child.try_wait()?.is_some())
     })
     .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     ensure!(times_followed(&scene) == 1, "followed {} times", times_followed(&scene));
-    scene.agent.wait_ready(PATIENCE)?;
     drop(kubelet);
     thread::sleep(WITHOUT_EFFECT);
     let _kubelet = Kubelet::start()?;

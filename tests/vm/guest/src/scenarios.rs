@@ -356,7 +356,7 @@ pub(crate) fn threshold_events_lost() -> Result<()> {
 const GAP: u64 = 3;
 
 /// How long each core so far took until its programs were attached, in nanoseconds.
-fn starts(scene: &Scene) -> Vec<u64> {
+pub(crate) fn starts(scene: &Scene) -> Vec<u64> {
     scene.agent.lines().iter().filter_map(|line| line["start"]["armed_ns"].as_u64()).collect()
 }
 
