@@ -142,12 +142,21 @@ mod tests {
     use plimsoll_inventory::Update;
     use plimsoll_node::clock::monotonic;
     use plimsoll_node::limits::TaskReading;
-    use plimsoll_sense::{Descriptor, MAX_DESCRIPTORS, SenseError, Source, WakeList};
+    use plimsoll_sense::{Descriptor, Interest, MAX_DESCRIPTORS, SenseError, Source, WakeList};
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::{AsFd as _, OwnedFd};
 
     /// Its programs run, and it has no event.
     struct Quiet {
         kind: Kind,
         sees_forks: bool,
+        ring: OwnedFd,
+    }
+
+    impl Quiet {
+        fn new(kind: Kind, sees_forks: bool) -> Self {
+            Self { kind, sees_forks, ring: eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor") }
+        }
     }
 
     impl Source for Quiet {
@@ -160,7 +169,8 @@ mod tests {
         }
 
         fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
-            ArrayVec::new()
+            let ring = Descriptor { fd: self.ring.as_fd(), interest: Interest::Readable, token: 1 };
+            [ring].into_iter().collect()
         }
 
         fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
@@ -170,7 +180,7 @@ mod tests {
 
     /// A workload of 20 MiB in the slice, at rest.
     fn at_rest(kind: Kind) -> Scene {
-        at_rest_with(Quiet { kind, sees_forks: true }, slice_policy(1))
+        at_rest_with(Quiet::new(kind, true), slice_policy(1))
     }
 
     fn at_rest_with(source: Quiet, policy: Policy) -> Scene {
@@ -183,9 +193,11 @@ mod tests {
         scene
     }
 
-    /// A sample on the slow timer, `after` now.
+    /// A sample on the slow timer, `after` now, with which what was submitted without a wake is read.
     fn timer(scene: &mut Scene, after: Duration) {
-        scene.watch.sample(&Trigger::of(Cause::Timer, monotonic().after(after)));
+        let mut trigger = Trigger::of(Cause::Timer, monotonic().after(after));
+        scene.watch.drain_all(&mut trigger);
+        scene.watch.sample(&trigger);
     }
 
     /// What the workload uses in the last observation, in MiB.
@@ -247,7 +259,7 @@ mod tests {
     #[test]
     fn samples_read_the_number_of_tasks_unless_an_event_comes_for_it() {
         for sees_forks in [true, false] {
-            let mut scene = at_rest_with(Quiet { kind: Kind::Ebpf, sees_forks }, task_policy(-1000));
+            let mut scene = at_rest_with(Quiet::new(Kind::Ebpf, sees_forks), task_policy(-1000));
             scene.uses("a", 21);
             timer(&mut scene, Duration::ZERO);
             assert_eq!(observed(&scene), Some(if sees_forks { 20 } else { 21 }), "{sees_forks}");
@@ -256,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_tasks_that_was_changed_is_noticed_on_the_slow_timer() {
-        let mut scene = at_rest_with(Quiet { kind: Kind::Ebpf, sees_forks: true }, task_policy(-1000));
+        let mut scene = at_rest_with(Quiet::new(Kind::Ebpf, true), task_policy(-1000));
         let mut turn = |before: Option<TaskReading>| {
             if let Some(before) = before {
                 scene.watch.arming.set_task_limit(&before);

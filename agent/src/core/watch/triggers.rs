@@ -235,19 +235,24 @@ impl Watch {
         let tokens: ArrayVec<u32, MAX_DESCRIPTORS> =
             self.triggers.source().descriptors().iter().map(|it| it.token).collect();
         for token in tokens {
-            self.drain(token, trigger);
+            self.take_wakes(token, trigger);
         }
         // Nothing said that there was something to read.
         self.triggers.empty_drains = empty_drains;
     }
 
+    /// Reads the events of a descriptor that is readable.
     pub(super) fn drain(&mut self, token: u32, trigger: &mut Trigger) {
-        if self.triggers.drain(token).is_err() {
-            self.reporting.send(HealthRecord::Failed { what: "read the source", errno: None });
-        }
+        self.take_wakes(token, trigger);
         if self.triggers.empty_drains() == 1 {
             // What cannot be read yet may be a crossing.
             trigger.because(Cause::FollowUp);
+        }
+    }
+
+    fn take_wakes(&mut self, token: u32, trigger: &mut Trigger) {
+        if self.triggers.drain(token).is_err() {
+            self.reporting.send(HealthRecord::Failed { what: "read the source", errno: None });
         }
         for index in 0.. {
             let Some(wake) = self.triggers.wake(index) else { break };

@@ -14,6 +14,8 @@ use crate::host::{Console, Stopped};
 const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
 /// The variable that names the program of Kubernetes (`tests/cluster/main.go`).
 const KUBE: &str = "PLIMSOLL_TEST_KUBE";
+/// The agents' pods: others may be beside them.
+const AGENTS: &str = "app.kubernetes.io/name=plimsoll";
 
 /// A cluster that tests may do anything to.
 pub struct Cluster {
@@ -101,7 +103,8 @@ impl Cluster {
 
     /// The agent's pod on a node, once the DaemonSet has one there.
     pub fn agent_on(&self, node: &str) -> Result<Value> {
-        let path = format!("/api/v1/namespaces/plimsoll/pods?fieldSelector=spec.nodeName={node}");
+        let path =
+            format!("/api/v1/namespaces/plimsoll/pods?fieldSelector=spec.nodeName={node}&labelSelector={AGENTS}");
         wait_for(&format!("the DaemonSet has a pod on {node}"), Duration::from_mins(1), || {
             Ok(self.api.get(&path)?.object()?["items"].as_array().and_then(|pods| pods.first().cloned()))
         })
