@@ -150,7 +150,13 @@ pub(crate) fn clean() -> Result<()> {
         systemctl(&["kill", "--signal=CONT", UNIT])?;
         let client = Client::new()?;
         for sandbox in client.sandboxes()? {
-            client.remove_sandbox(&sandbox)?;
+            // It fails while what was killed is still on its way out; a kubelet tries again, too.
+            let mut last = None;
+            let removed = wait_for("containerd removes a sandbox", PATIENCE, || {
+                last = client.remove_sandbox(&sandbox).err();
+                Ok(last.is_none())
+            });
+            removed.with_context(|| format!("{last:?}"))?;
         }
     }
     pod::clean()
