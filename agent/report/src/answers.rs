@@ -1,4 +1,4 @@
-//! What is served: metrics and readiness.
+//! What is served: metrics, readiness, and the report of a dry run.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,6 +29,11 @@ impl Answers {
             text.push('\n');
         }
         (ready, text)
+    }
+
+    /// What a dry run would have evicted, beside what the kubelet and the OOM killer ended.
+    pub fn comparison(&self) -> String {
+        self.metrics.comparison.report((self.clock)())
     }
 
     /// All metrics in the text format of OpenMetrics, with the memory that is available now.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod comparison;
 mod container_log;
 mod container_metrics;
 mod disk_victim;
@@ -40,7 +41,7 @@ pub use reporter::Reporter;
 pub use trace_files::TraceFiles;
 /// The levels of the log.
 pub use tracing::level_filters::LevelFilter;
-pub use witnessed::Witnessed;
+pub use witnessed::{Ended, EndedBy, Witnessed};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

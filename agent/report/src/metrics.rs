@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::comparison::Comparison;
 use crate::container_metrics::ContainerMetrics;
 use crate::fields::variant;
 use crate::signal_metrics::SignalMetrics;
@@ -36,6 +37,7 @@ pub struct Metrics {
     pub(crate) races_lost: Counter,
     pub(crate) oom_kills: Family<Label, Counter>,
     pub(crate) witnessed: WitnessedMetrics,
+    pub(crate) comparison: Comparison,
     pub(crate) kills: Counter,
     pub(crate) kills_refused: Counter,
     pub(crate) stuck_victims: Counter,
@@ -195,6 +197,7 @@ impl Metrics {
             races_lost: registered!("races_lost", "OOM kills because the whole machine was short of memory"),
             oom_kills: registered!("oom_kills", "Victims of the OOM killer, by where memory was short"),
             witnessed: WitnessedMetrics::new(&mut registry),
+            comparison: Comparison::new(&mut registry),
             kills: registered!("kills", "Workloads with all processes sent SIGKILL"),
             kills_refused: registered!("kills_refused", "Kills that were refused"),
             stuck_victims: registered!("stuck_victims", "Killed workloads with processes that did not exit in time"),
@@ -403,6 +406,9 @@ mod tests {
             ("oom_kills", "counter"),
             ("oom_killed_containers", "counter"),
             ("kubelet_evictions", "counter"),
+            ("shadow_evictions", "counter"),
+            ("shadow_missed", "counter"),
+            ("shadow_lead_seconds", "histogram"),
             ("kills", "counter"),
             ("kills_refused", "counter"),
             ("stuck_victims", "counter"),

@@ -94,8 +94,13 @@ impl MetricsSink {
         }
     }
 
+    /// The agent acts, as far as is known.
+    pub(crate) fn acts(&self) -> bool {
+        self.may_act && self.switches.is_empty()
+    }
+
     fn show_acting(&self) {
-        self.metrics.acting.set((self.may_act && self.switches.is_empty()).into());
+        self.metrics.acting.set(self.acts().into());
         self.metrics.kill_switch.set((!self.switches.is_empty()).into());
     }
 

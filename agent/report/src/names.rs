@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::PATH;
 use crate::text::escaped;
-use crate::witnessed::Witnessed;
+use crate::witnessed::{Ended, Witnessed};
 
 /// No message is longer, in bytes. A test holds that the longest one fits.
 pub const NAME_MESSAGE: usize = 4096;
@@ -135,6 +135,15 @@ pub enum NameMessage {
     Complete,
     /// What was done to pods by others, since what sends this began: no name, and at any time.
     Witnessed(Witnessed),
+    /// One of those pods, once: no name either.
+    Ended(Ended),
+}
+
+/// A message that has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unnamed {
+    Witnessed(Witnessed),
+    Ended(Ended),
 }
 
 impl NameMessage {
@@ -171,7 +180,7 @@ impl Names {
     ///
     /// # Errors
     /// What was left out, as a sentence.
-    pub(crate) fn take(&mut self, message: &[u8]) -> Result<Option<Witnessed>, &'static str> {
+    pub(crate) fn take(&mut self, message: &[u8]) -> Result<Option<Unnamed>, &'static str> {
         match NameMessage::decode(message) {
             Some(NameMessage::Begin) => (self.next, self.size) = (HashMap::new(), 0),
             Some(NameMessage::Pod(names)) => {
@@ -181,7 +190,8 @@ impl Names {
                 }
                 self.next.insert(names.uid, names);
             }
-            Some(NameMessage::Witnessed(witnessed)) => return Ok(Some(witnessed)),
+            Some(NameMessage::Witnessed(witnessed)) => return Ok(Some(Unnamed::Witnessed(witnessed))),
+            Some(NameMessage::Ended(ended)) => return Ok(Some(Unnamed::Ended(ended))),
             Some(NameMessage::Complete) => self.known = std::mem::take(&mut self.next),
             None => return Err("names of pods that services sent and that cannot be read are left out"),
         }
@@ -203,6 +213,17 @@ impl Names {
 }
 
 impl Names {
+    /// The pod whose cgroup, or a part of it, is at this path.
+    pub(crate) fn uid(&self, path: &[u8]) -> Option<Uid> {
+        let whole = Some(path).filter(|path| path.len() < PATH);
+        whole.and_then(|path| self.root.identify(path)).map(|found| found.uid)
+    }
+
+    /// What a pod is called, if that is known.
+    pub(crate) fn pod(&self, uid: Uid) -> Option<&str> {
+        self.known.get(&uid).map(PodNames::pod)
+    }
+
     /// The container or volume of the pod at this path whose name has that number.
     pub(crate) fn part(&self, path: &[u8], limited: Limited) -> Option<&str> {
         let found = Some(path).filter(|path| path.len() < PATH).and_then(|path| self.root.identify(path))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::Resource;
-use plimsoll_policy::{Action, Config, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, text};
+use plimsoll_policy::{Action, Config, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, Uid, text};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +25,8 @@ pub(crate) struct Draft {
     pub(crate) plan: Plan,
     /// The candidates.
     cgroups: BTreeMap<u32, Cgroup>,
+    /// Those of them that are pods.
+    pods: BTreeMap<u32, Uid>,
 }
 
 impl Draft {
@@ -63,7 +65,7 @@ impl Draft {
         plan.attribution = attribution;
         plan.overlooked = overlooked;
         plan.recheck_at = recheck_at;
-        Some(Self { number, cause, crossed, awake, shadow, plan, cgroups: BTreeMap::new() })
+        Some(Self { number, cause, crossed, awake, shadow, plan, cgroups: BTreeMap::new(), pods: BTreeMap::new() })
     }
 
     pub(crate) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
@@ -73,8 +75,9 @@ impl Draft {
         self.plan.thresholds.push(status);
     }
 
-    pub(crate) fn ranked(&mut self, ranked: Ranked, cgroup: Cgroup) {
+    pub(crate) fn ranked(&mut self, ranked: Ranked, cgroup: Cgroup, pod: Option<Uid>) {
         self.cgroups.insert(ranked.workload, cgroup);
+        self.pods.extend(pod.map(|uid| (ranked.workload, uid)));
         self.plan.ranked.push(ranked);
     }
 
@@ -89,6 +92,14 @@ impl Draft {
     /// Every workload that is acted on is named: no part of that was lost.
     pub(crate) fn is_whole(&self) -> bool {
         self.plan.victims().all(|victim| self.cgroups.contains_key(&victim))
+    }
+
+    /// The pods that it evicts: their UIDs, and what they are called, or the paths of their cgroups.
+    pub(crate) fn evicted_pods(&self) -> impl Iterator<Item = (Uid, &str)> {
+        self.plan.evicted().filter_map(|victim| {
+            let (uid, cgroup) = (self.pods.get(&victim)?, self.cgroups.get(&victim)?);
+            Some((*uid, cgroup.pod.as_ref().unwrap_or(&cgroup.path).as_str()))
+        })
     }
 
     /// The figures that its kills are reported with.
@@ -151,7 +162,7 @@ impl Draft {
 
     /// Every number by its name and unit.
     pub(crate) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
-        let Self { number, cause, crossed, awake, shadow, plan, cgroups } = self;
+        let Self { number, cause, crossed, awake, shadow, plan, cgroups, pods: _ } = self;
         let slice = self.slice(configuration);
         let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.path(workload));
         for list in ["actions", "candidates"] {

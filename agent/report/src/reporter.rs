@@ -17,11 +17,12 @@ use crate::kernel_log::{Figures, KernelLog};
 use crate::log_sink;
 use crate::metrics::{Metrics, count};
 use crate::metrics_sink::MetricsSink;
-use crate::names::Names;
+use crate::names::{Names, Unnamed};
 use crate::plan::Draft;
 use crate::record::{DiskRecord, PlanRecord, Record};
 use crate::trace::Entry;
 use crate::trace_sink::TraceSink;
+use crate::witnessed::Ended;
 
 /// Reports records to the log of this process, the kernel's log, metrics, health, and a trace.
 pub struct Reporter {
@@ -92,7 +93,13 @@ impl Reporter {
     /// Takes in what another process sends of the names of pods. What is no message, or too much, is left out.
     pub fn take_names(&mut self, message: &[u8]) {
         match self.names.take(message) {
-            Ok(Some(witnessed)) => self.metrics.metrics.witnessed.set(&witnessed),
+            Ok(Some(Unnamed::Witnessed(witnessed))) => self.metrics.metrics.witnessed.set(&witnessed),
+            Ok(Some(Unnamed::Ended(ended))) => {
+                let name = self.names.pod(ended.uid);
+                // None was seen in the future.
+                let ended = Ended { at: ended.at.min((self.clock)()), ..ended };
+                self.metrics.metrics.comparison.end(ended, name, self.metrics.acts());
+            }
             // Once: what sends them could go on.
             Err(left_out) if !self.lacks_names => {
                 self.lacks_names = true;
@@ -133,10 +140,23 @@ impl Reporter {
         if let Record::Disk(DiskRecord::Victim { plan, cause, .. }) = record {
             self.kernel_log.plan(*plan, Figures::of(*cause).as_ref());
         }
+        if let Record::Disk(DiskRecord::Victim { path, shadow: true, at, .. }) = record
+            && let Some(uid) = self.names.uid(path)
+        {
+            let cgroup = self.names.cgroup(path);
+            self.metrics.metrics.comparison.decide(uid, cgroup.pod.as_ref().unwrap_or(&cgroup.path), *at);
+        }
         if let Record::Disk(DiskRecord::Judged { judged, at }) = record {
             self.trace.disks(judged, *at);
         }
         log_sink::record(record, &self.names);
+    }
+
+    /// Compares what a dry run would evict.
+    fn compare(&self, draft: &Draft) {
+        for (uid, name) in draft.evicted_pods().filter(|_| draft.shadow) {
+            self.metrics.metrics.comparison.decide(uid, name, draft.plan.made);
+        }
     }
 
     /// Takes in a part of a plan, and reports the plan once it is complete. One whose beginning was lost is not
@@ -154,7 +174,7 @@ impl Reporter {
             PlanRecord::Threshold { status, acting } => drop(draft.map(|draft| draft.threshold(status, acting))),
             PlanRecord::Ranked { ranked, path } => {
                 if let Some(draft) = draft {
-                    draft.ranked(ranked, self.names.cgroup(path));
+                    draft.ranked(ranked, self.names.cgroup(path), self.names.uid(path));
                 }
             }
             PlanRecord::Action(action) => drop(draft.map(|draft| draft.action(action))),
@@ -162,6 +182,7 @@ impl Reporter {
                 Some(draft) => {
                     self.kernel_log.plan(draft.number(), draft.figures(&self.configuration.policy).as_ref());
                     self.metrics.plan(&draft);
+                    self.compare(&draft);
                     self.trace.plan(&draft, &self.configuration);
                     log_sink::plan(&draft, &self.configuration);
                 }

@@ -1,8 +1,11 @@
 //! What others than the agent did to pods of this node, as an API server has it.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 
+use plimsoll_policy::Uid;
 use plimsoll_policy::message::EvictedFor;
+use plimsoll_units::MonotonicNs;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -19,7 +22,47 @@ pub struct Witnessed {
     pub oom_killed_containers: u64,
 }
 
-/// The same as metrics.
+/// What ended a pod, or a container of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndedBy {
+    /// The kubelet evicted the pod.
+    Kubelet,
+    /// The OOM killer ended a container.
+    OomKiller,
+}
+
+impl EndedBy {
+    pub(crate) const ALL: [Self; 2] = [Self::Kubelet, Self::OomKiller];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "kubelet",
+            Self::OomKiller => "oom_killer",
+        }
+    }
+}
+
+impl fmt::Display for EndedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kubelet => "the kubelet",
+            Self::OomKiller => "the OOM killer",
+        })
+    }
+}
+
+/// A pod that others than the agent ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The pod.
+    pub uid: Uid,
+    /// What ended it.
+    pub by: EndedBy,
+    /// When an API server had that.
+    pub at: MonotonicNs,
+}
+
+/// What was done, as metrics.
 #[derive(Clone, Default)]
 pub(crate) struct WitnessedMetrics {
     evictions: Family<Label, Counter>,

@@ -1,4 +1,4 @@
-//! `/metrics`, `/livez` and `/readyz`, on loopback unless another address is configured.
+//! `/metrics`, `/livez`, `/readyz` and `/shadow`, on loopback unless another address is configured.
 //!
 //! Clients are not trusted: one that connects and sends nothing delays no other one, and health waits for no record and
 //! no other answer.
@@ -161,7 +161,8 @@ fn answer(request: &Request<Incoming>, answers: &Answers) -> Response<Full<Bytes
             let (ready, text) = answers.readiness();
             with(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, TEXT, text)
         }
-        _ => with(StatusCode::NOT_FOUND, TEXT, "served here: /metrics, /livez, /readyz\n".into()),
+        "/shadow" => with(StatusCode::OK, TEXT, answers.comparison()),
+        _ => with(StatusCode::NOT_FOUND, TEXT, "served here: /metrics, /livez, /readyz, /shadow\n".into()),
     }
 }
 
@@ -202,6 +203,7 @@ mod tests {
                 ("GET /readyz", "503"),
                 ("GET /metrics", "200"),
                 ("HEAD /metrics", "200"),
+                ("GET /shadow", "200"),
                 ("GET /else", "404"),
                 ("POST /metrics", "405"),
             ] {

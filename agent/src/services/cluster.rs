@@ -17,7 +17,7 @@ use plimsoll_kube::{
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
-use plimsoll_report::Witnessed;
+use plimsoll_report::{Ended, Witnessed};
 use plimsoll_state::durable::{self, Progress};
 use plimsoll_state::handover;
 use rustix::io::Errno;
@@ -47,8 +47,8 @@ pub(super) enum ClusterEvent {
     Lost,
     /// The node's object has the annotation that switches the agent off, or has it not.
     KillSwitch(bool),
-    /// This was done to pods by others until now.
-    Witnessed(Witnessed),
+    /// This was done to pods by others until now, and to these since it was last said.
+    Witnessed(Witnessed, Vec<Ended>),
     /// It knows of this eviction, of this pod.
     Reported(EvictionNumber, Uid),
     /// The kubelet ends this pod.
@@ -173,7 +173,7 @@ pub(super) struct Cluster {
     stops: Stops,
     witness: Witness,
     /// What it has counted, where that is new.
-    witnessed: Option<Witnessed>,
+    witnessed: Option<(Witnessed, Vec<Ended>)>,
     /// It answers.
     is_followed: bool,
     /// It was lost, which is logged once.
@@ -225,8 +225,8 @@ impl Cluster {
     /// What comes next.
     pub(super) async fn event(&mut self) -> ClusterEvent {
         loop {
-            if let Some(witnessed) = self.witnessed.take() {
-                return ClusterEvent::Witnessed(witnessed);
+            if let Some((witnessed, ended)) = self.witnessed.take() {
+                return ClusterEvent::Witnessed(witnessed, ended);
             }
             tokio::select! {
                 Some(change) = self.changes.recv() => match change {
@@ -290,7 +290,8 @@ impl Cluster {
         self.reader.retain(|uid| self.known.contains_key(uid));
         self.stops.learn(|uid| self.known.contains_key(&uid));
         let given = &self.given;
-        self.witnessed = self.witness.look(&pods, |uid| given.contains_key(&uid)).or(self.witnessed);
+        // What was seen before this list has been taken.
+        self.witnessed = self.witness.look(&pods, |uid| given.contains_key(&uid));
         self.pods.send_replace(Some(pods));
         let refused = |error| tracing::warn!("the API server's list of this node's pods is not taken: {error:#}");
         listed.map_err(refused).ok()

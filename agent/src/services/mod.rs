@@ -406,7 +406,7 @@ impl Serving {
                 self.offered = None;
             }
             ClusterEvent::KillSwitch(is_there) => self.feed.switch(is_there),
-            ClusterEvent::Witnessed(witnessed) => self.names.count(witnessed),
+            ClusterEvent::Witnessed(witnessed, ended) => self.names.count(witnessed, ended),
             ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
             ClusterEvent::Reported(number, uid) => {
                 self.outbox.mark_reported(number);

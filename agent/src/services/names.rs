@@ -1,14 +1,18 @@
 //! Names of pods from all sources, and what of them the reporter has to be sent next.
 
+use std::collections::VecDeque;
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 
 use plimsoll_inventory::MOST_PODS;
 use plimsoll_policy::Uid;
-use plimsoll_report::{NAME_MESSAGE, NameMessage, PodNames, Witnessed};
+use plimsoll_report::{Ended, NAME_MESSAGE, NameMessage, PodNames, Witnessed};
 use tokio::net::UnixDatagram;
 
 use super::runtime::Named;
+
+/// Pods that others ended and that wait for a reporter: the oldest are left out.
+const MOST_ENDED: usize = 64;
 
 /// What is known. It changes seldom, and is sent as a whole then.
 #[derive(Default)]
@@ -21,6 +25,8 @@ pub(super) struct NameFeed {
     known: Option<Named>,
     /// What was done to pods by others, and whether that has to be sent.
     witnessed: (Witnessed, bool),
+    /// Those of them that have to be sent. What a reporter was sent, another one is not.
+    ended: VecDeque<Ended>,
     /// The way to the newest reporter.
     way: Option<UnixDatagram>,
     next: Option<Next>,
@@ -45,9 +51,11 @@ impl NameFeed {
         Ok(())
     }
 
-    /// This was done to pods by others until now.
-    pub(super) const fn count(&mut self, witnessed: Witnessed) {
+    /// This was done to pods by others until now, and to these since it was last said.
+    pub(super) fn count(&mut self, witnessed: Witnessed, ended: Vec<Ended>) {
         self.witnessed = (witnessed, true);
+        self.ended.extend(ended);
+        self.ended.drain(..self.ended.len().saturating_sub(MOST_ENDED));
     }
 
     /// The file names these now.
@@ -96,6 +104,13 @@ impl NameFeed {
             }
             return;
         }
+        if let Some(ended) = self.ended.front() {
+            match way.send(NameMessage::Ended(*ended).encode(&mut [0; NAME_MESSAGE])).await {
+                Ok(_) => _ = self.ended.pop_front(),
+                Err(error) => self.end(&error),
+            }
+            return;
+        }
         let (Some(known), Some(next)) = (known, &self.next) else { return std::future::pending().await };
         let (message, following) = match next {
             Next::Begin => (NameMessage::Begin, Some(Next::After(Bound::Unbounded))),
@@ -119,7 +134,9 @@ impl NameFeed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_report::EndedBy;
     use plimsoll_state::handover;
+    use plimsoll_units::MonotonicNs;
     use rustix::net::{RecvFlags, recv};
 
     fn named(pods: &[(u128, &str)]) -> Named {
@@ -198,18 +215,25 @@ mod tests {
         tokio.block_on(async {
             let mut feed = NameFeed::default();
             let witnessed = Witnessed { oom_killed_containers: 2, ..Witnessed::default() };
+            let ended = Ended { uid: Uid(1), by: EndedBy::OomKiller, at: MonotonicNs(1) };
             for round in 0..2 {
                 let (theirs, ours) = handover::messages_pair().expect("sockets");
                 feed.begin(ours).expect("a socket");
                 if round == 0 {
                     feed.learn_of_file(named(&[(1, "a")]));
-                    feed.count(witnessed);
+                    feed.count(witnessed, vec![ended]);
                 }
                 feed.send_next().await;
                 let mut buffer = [0; NAME_MESSAGE];
                 let (length, _) = recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
                 let expected = NameMessage::Witnessed(witnessed);
                 assert_eq!(buffer[..length], *expected.encode(&mut [0; NAME_MESSAGE]), "round {round}");
+                if round == 0 {
+                    feed.send_next().await;
+                    let (length, _) = recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+                    let expected = NameMessage::Ended(ended);
+                    assert_eq!(buffer[..length], *expected.encode(&mut [0; NAME_MESSAGE]), "once");
+                }
                 feed.send_next().await;
                 let (length, _) = recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).expect("names follow");
                 assert_eq!(buffer[..length], *NameMessage::Begin.encode(&mut [0; NAME_MESSAGE]));

@@ -12,7 +12,7 @@ use crate::record::{
     Braked, Cause, DiskRecord, EnforcementRecord, HealthRecord, Held, HoldEnd, Killed, MachineRecord, OomScope,
     Refused, StartParts, StartupRecord, ThresholdRecord,
 };
-use crate::witnessed::Witnessed;
+use crate::witnessed::{Ended, EndedBy, Witnessed};
 use plimsoll_config::LogFormat;
 use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Reclaim, Signal};
@@ -359,6 +359,31 @@ fn what_others_did_to_pods_is_counted_as_it_is_sent_also_by_a_process_that_begin
             assert!(text.contains(&line), "{line} in {text}");
         }
     }
+}
+
+#[test]
+fn what_a_dry_run_would_evict_is_compared_with_what_others_end() {
+    const UID: &str = "01234567-89ab-cdef-0123-456789abcdee";
+    let path = format!("kubepods.slice/kubepods-pod{}.slice", UID.replace('-', "_"));
+    let mut reporter = reporter("", None);
+    let ended = Ended { uid: Uid::of(UID), by: EndedBy::Kubelet, at: MonotonicNs(3_000_000_120) };
+    let end = |reporter: &mut Reporter| {
+        reporter.take_names(NameMessage::Ended(ended).encode(&mut [0; NAME_MESSAGE]));
+        let metrics = reporter.answers().metrics();
+        let count = |name: &str| metrics.contains(&format!("plimsoll_shadow_{name}_total{{ended_by=\"kubelet\"}} 1\n"));
+        (count("evictions"), count("missed"))
+    };
+    for (shadow, expected) in [(false, (false, false)), (true, (true, false))] {
+        reporter.report(&armed("ebpf", shadow.then_some("dry run")));
+        let [begin, threshold, _, action, over] = plan(shadow);
+        let ranked = PlanRecord::Ranked { ranked: ranked(), path: path.as_bytes() }.into();
+        for record in [begin, threshold, ranked, action, over] {
+            reporter.report(&record);
+        }
+        assert_eq!(end(&mut reporter), expected, "shadow: {shadow}");
+    }
+    assert!(reporter.answers().comparison().ends_with("  kubelet     3.0 s\n"), "{}", reporter.answers().comparison());
+    assert_eq!(end(&mut reporter), (true, true), "it has ended, and would not have been evicted again");
 }
 
 #[test]

@@ -1,13 +1,14 @@
-//! What the kubelet and the OOM killer did to pods of this node beside the agent, as the API server has it: counted, and
-//! logged once.
+//! What the kubelet and the OOM killer did to pods of this node beside the agent, as the API server has it: counted,
+//! logged, and reported with its time, each once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll_kube::{Pod as Object, Pods, evicted_by_kubelet, oom_killed};
+use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
-use plimsoll_report::Witnessed;
 use plimsoll_report::text::printable;
+use plimsoll_report::{Ended, EndedBy, Witnessed};
 
 /// What was seen of a pod.
 #[derive(Debug, Default)]
@@ -27,23 +28,27 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Looks at all pods that there are. `is_ours`: the agent evicts that one. Gives the counts where they have changed.
-    pub(super) fn look(&mut self, pods: &Pods, is_ours: impl Fn(Uid) -> bool) -> Option<Witnessed> {
-        let before = self.counted;
+    /// Looks at all pods that there are. `is_ours`: the agent evicts that one. Gives the counts where they have changed, and
+    /// the pods that changed them.
+    pub(super) fn look(&mut self, pods: &Pods, is_ours: impl Fn(Uid) -> bool) -> Option<(Witnessed, Vec<Ended>)> {
+        let mut ended = Vec::new();
         let mut known = std::mem::take(&mut self.pods);
         for (text, pod) in pods {
             let uid = Uid::of(text);
             let mut seen = known.remove(&uid).unwrap_or_default();
             if !is_ours(uid) {
-                self.look_at(pod, &mut seen);
+                let at = monotonic();
+                ended.extend(self.look_at(pod, &mut seen).map(|by| Ended { uid, by, at }));
             }
             self.pods.insert(uid, seen);
         }
         self.has_begun = true;
-        (self.counted != before).then_some(self.counted)
+        (!ended.is_empty()).then_some((self.counted, ended))
     }
 
-    fn look_at(&mut self, pod: &Arc<Object>, seen: &mut Seen) {
+    /// Gives what ended it, where that is new.
+    fn look_at(&mut self, pod: &Arc<Object>, seen: &mut Seen) -> Option<EndedBy> {
+        let mut by = None;
         let name = || {
             let of = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
             format!("{}/{}", of(&pod.metadata.namespace), of(&pod.metadata.name))
@@ -52,12 +57,15 @@ impl Witness {
             && !std::mem::replace(&mut seen.is_evicted, true)
             && self.has_begun
         {
+            by = Some(EndedBy::Kubelet);
             self.counted.evictions[cause.place()] += 1;
             let resource = cause.name();
             tracing::info!(pod = name(), resource, "the kubelet evicted pod {} ({resource})", name());
         }
         let killed: BTreeSet<String> = oom_killed(pod).map(|(_, id)| id.to_owned()).collect();
         for (container, id) in oom_killed(pod).filter(|(_, id)| self.has_begun && !seen.killed.contains(*id)) {
+            // The kubelet ends the pod, and what came before that is of the same shortage.
+            by = by.or(Some(EndedBy::OomKiller));
             self.counted.oom_killed_containers += 1;
             let (container, id) = (printable(container), printable(id));
             tracing::info!(
@@ -69,6 +77,7 @@ impl Witness {
             );
         }
         seen.killed = killed;
+        by
     }
 }
 
@@ -110,11 +119,13 @@ mod tests {
         assert_eq!(witness.look(&first, |_| false), None, "they were there before");
         let then = pods(&[("1", evicted("memory")), ("2", evicted("memory")), ("3", evicted("memory"))]);
         let ours = |uid: Uid| uid == Uid::of("3");
-        let counted = witness.look(&then, ours).expect("one more");
+        let (counted, ended) = witness.look(&then, ours).expect("one more");
         assert_eq!((counted.evictions[MEMORY], counted.evictions.iter().sum::<u64>()), (1, 1));
+        let ended: Vec<_> = ended.iter().map(|it| (it.uid, it.by)).collect();
+        assert_eq!(ended, [(Uid::of("2"), EndedBy::Kubelet)]);
         assert_eq!(witness.look(&then, ours), None, "it was counted");
         let more = pods(&[("4", evicted("pids"))]);
-        let counted = witness.look(&more, ours).expect("one more");
+        let (counted, _) = witness.look(&more, ours).expect("one more");
         assert_eq!((counted.evictions[MEMORY], counted.evictions[PIDS]), (1, 1));
         assert_eq!(witness.pods.len(), 1, "those that are gone are forgotten");
     }
@@ -124,8 +135,9 @@ mod tests {
         let mut witness = Witness::default();
         assert_eq!(witness.look(&pods(&[("1", killed(["a", "b"]))]), |_| false), None, "they were there before");
         for (ids, total) in [(["b", "c"], 1), (["b", "c"], 1), (["c", "d"], 2)] {
-            witness.look(&pods(&[("1", killed(ids))]), |_| false);
+            let ended = witness.look(&pods(&[("1", killed(ids))]), |_| false).map_or_else(Vec::new, |(_, ended)| ended);
             assert_eq!(witness.counted.oom_killed_containers, total, "{ids:?}");
+            assert!(ended.iter().all(|it| (it.uid, it.by) == (Uid::of("1"), EndedBy::OomKiller)), "{ended:?}");
         }
     }
 }

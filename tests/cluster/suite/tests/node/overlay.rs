@@ -26,6 +26,13 @@ machine:
   cluster: {inCluster: true, taint: NoSchedule}
 ";
 
+/// The same in a dry run.
+pub(crate) const DRY_RUN: &str = "
+machine:
+  shadow: true
+  cluster: {inCluster: true, taint: NoSchedule}
+";
+
 /// Over what is installed, with this configuration: the folder.
 pub(crate) fn of_agents(cluster: &Cluster, configuration: &str) -> Result<PathBuf> {
     let generator = "configMapGenerator:

@@ -8,7 +8,7 @@ use plimsoll_cluster_suite::{Cluster, wait_for};
 use serde_json::Value;
 
 use crate::view::{self, PODS, conditions_of_ours, ends, pressure, taints_of_ours};
-use crate::{PATIENCE, TAINT, overlay};
+use crate::{NODE, PATIENCE, TAINT, overlay};
 
 /// One test at a time.
 static NODE_IS_USED: Mutex<()> = Mutex::new(());
@@ -42,6 +42,16 @@ impl Turn {
         turn.apply(&overlay::of_agents(&turn, configuration)?)?;
         turn.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])?;
         turn.pressure_ends()?;
+        Ok(turn)
+    }
+
+    /// With the agent in a dry run, in which it is never ready and writes nothing.
+    pub(crate) fn with_dry_run() -> Result<Self> {
+        let turn = Self::take()?;
+        turn.remove_agent()?;
+        let mut console = turn.console(NODE)?;
+        turn.apply(&overlay::of_agents(&turn, overlay::DRY_RUN)?)?;
+        console.wait(&["armed with source ebpf", "shadows: dry run"], PATIENCE)?;
         Ok(turn)
     }
 
