@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::install;
 use crate::vm::Arguments;
+use crate::{install, tunnel};
 
 /// On x86-64 the kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's
 /// processors run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So
@@ -56,8 +56,12 @@ impl Processor {
 pub(crate) fn machine(arguments: &Arguments, processor: Processor, accelerated: bool) -> anyhow::Result<Command> {
     let mut qemu = Command::new(format!("qemu-system-{}", processor.name()));
     qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-m", &arguments.memory]);
-    let network = if arguments.network { ["-nic", "user,model=virtio-net-pci"] } else { ["-net", "none"] };
-    qemu.args(network);
+    if arguments.network {
+        let forwards = arguments.tunnel.as_deref().map_or(Ok(String::new()), tunnel::open)?;
+        qemu.arg("-nic").arg(format!("user,model=virtio-net-pci{forwards}"));
+    } else {
+        qemu.args(["-net", "none"]);
+    }
     if processor == Processor::Aarch64 {
         // The board's own port is one, and three are needed: all of them are PCI cards.
         qemu.args(["-machine", "virt", "-serial", "none"]);

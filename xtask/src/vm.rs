@@ -69,9 +69,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BUILD", value_enum, default_value_t = Build::FaultInjection)]
     pub(crate) agent: Build,
     /// A network card. The machine's own address is 10.0.2.15, this host's loopback is 10.0.2.2 to it, and nothing can
-    /// connect to it.
+    /// connect to it but by a tunnel.
     #[arg(long)]
     pub(crate) network: bool,
+    /// A Unix socket that is made, on which HTTP CONNECT reaches a kubelet and an agent's metrics in the machine.
+    #[arg(long, value_name = "SOCKET", requires = "network")]
+    pub(crate) tunnel: Option<PathBuf>,
     /// A further disk, which is read alone: a file with a file system. Can be given more than once.
     #[arg(long = "disk", value_name = "FILE")]
     pub(crate) disks: Vec<PathBuf>,
@@ -139,6 +142,7 @@ impl Arguments {
             append: None,
             agent: Build::FaultInjection,
             network: false,
+            tunnel: None,
             disks: Vec::new(),
             file: Vec::new(),
             out: None,
@@ -454,6 +458,7 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
         root: Root::Initramfs,
         packages: Vec::new(),
         out: None,
+        tunnel: None,
         disks: Vec::new(),
         file: Vec::new(),
         ..arguments.clone()

@@ -130,13 +130,22 @@ impl ControlPlane {
 
     fn start(&self, with_node: bool) -> anyhow::Result<()> {
         let mut running = Vec::new();
-        for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", self.api_server())] {
+        let mut api_server = self.api_server();
+        if with_node {
+            api_server.push(self.egress()?);
+        }
+        for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", api_server)] {
             self.start_one(name, &arguments, &mut running)?;
         }
         self.wait(&running, PATIENCE, "the API server is ready", &["get", "--raw", "/readyz"])?;
         for name in ["kube-controller-manager", "kube-scheduler"] {
             self.start_one(name, &self.client(name), &mut running)?;
         }
+        // As kubeadm grants it: a kubelet asks whether the API server may have what it proxies.
+        let role = ["--clusterrole=system:kubelet-api-admin", "--user=kube-apiserver-kubelet-client"];
+        run::text(
+            self.kubectl()?.args(["create", "clusterrolebinding", "kubeadm:apiserver-kubelet-client"]).args(role),
+        )?;
         // The controllers make it: pods cannot be made before.
         let account = ["--namespace", "default", "get", "serviceaccount", "default"];
         self.wait(&running, PATIENCE, "the controllers run", &account)?;
@@ -226,7 +235,8 @@ impl ControlPlane {
             ("tls-private-key-file", &pki("apiserver.key")),
             ("kubelet-client-certificate", &pki("apiserver-kubelet-client.crt")),
             ("kubelet-client-key", &pki("apiserver-kubelet-client.key")),
-            ("kubelet-preferred-address-types", "Hostname,InternalIP"),
+            // Its name means nothing on this machine.
+            ("kubelet-preferred-address-types", "InternalIP"),
             ("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
             ("service-account-key-file", &pki("sa.pub")),
             ("service-account-signing-key-file", &pki("sa.key")),
@@ -238,6 +248,20 @@ impl ControlPlane {
             ("proxy-client-cert-file", &pki("front-proxy-client.crt")),
             ("proxy-client-key-file", &pki("front-proxy-client.key")),
         ])
+    }
+
+    /// The flag that has the API server reach nodes by the tunnel of the only one.
+    fn egress(&self) -> anyhow::Result<String> {
+        let file = self.folder.join("egress.json");
+        let uds = serde_json::json!({"udsName": node::tunnel(&self.folder)});
+        let connection = serde_json::json!({"proxyProtocol": "HTTPConnect", "transport": {"uds": uds}});
+        let selection = serde_json::json!({
+            "apiVersion": "apiserver.k8s.io/v1beta1",
+            "kind": "EgressSelectorConfiguration",
+            "egressSelections": [{"name": "cluster", "connection": connection}],
+        });
+        fs::write(&file, selection.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(format!("--egress-selector-config-file={}", file.display()))
     }
 
     /// The flags of kube-controller-manager or kube-scheduler.

@@ -24,13 +24,18 @@ pub(super) fn needs() -> anyhow::Result<Vec<Need>> {
     install::systemd_machines_with(&[KERNEL], &PACKAGES)
 }
 
+/// The socket by which the API server reaches the node.
+pub(super) fn tunnel(folder: &Path) -> PathBuf {
+    folder.join("node.socket")
+}
+
 /// The command that boots it with the certificates of this folder, and ends with it.
 pub(super) fn command(folder: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["vm", "--kernel", KERNEL, "--root", "systemd", "--memory", MEMORY, "--network", "--agent", "plain"]);
     command.args(["--timeout", &SECONDS.to_string()]);
     command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
-    command.arg("--disk").arg(disk()?);
+    command.arg("--disk").arg(disk()?).arg("--tunnel").arg(tunnel(folder));
     for (file, place) in [("kubelet.conf", "kubelet.conf"), ("pki/ca.crt", "pki/ca.crt")] {
         command.arg("--file").arg(format!("{}:etc/kubernetes/{place}", folder.join(file).display()));
     }

@@ -1,4 +1,4 @@
-//! Logs of pods on the machine's console: where the API server does not reach the kubelet, nothing else shows them.
+//! Logs of pods on the machine's console, where they are also while the API server is stopped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
