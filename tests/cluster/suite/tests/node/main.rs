@@ -6,6 +6,7 @@
 
 mod dry_run;
 mod eviction;
+mod figures;
 mod outages;
 mod overlay;
 mod race;

@@ -25,6 +25,22 @@ machine:
   logFormat: json
   cluster: {inCluster: true, taint: NoSchedule}
 ";
+/// One with a threshold on each signal, so that each is read and none is met, and metrics where the API server reaches them: on
+/// the node's address in QEMU's network, which nothing but this machine's loopback is on.
+pub(crate) const ALL_SIGNALS: &str = "
+evictionHard:
+  memory.available: 101Mi
+  nodefs.available: 1%
+  nodefs.inodesFree: 1%
+  imagefs.available: 1%
+  imagefs.inodesFree: 1%
+  pid.available: 1%
+evictionPressureTransitionPeriod: 45s
+machine:
+  logFormat: json
+  metricsAddress: 10.0.2.15:9464
+  cluster: {inCluster: true, taint: NoSchedule}
+";
 
 /// The same in a dry run.
 pub(crate) const DRY_RUN: &str = "

@@ -1,6 +1,6 @@
 //! What the API has of the node and its pods.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use plimsoll_cluster_suite::Cluster;
 use serde_json::{Value, json};
 
@@ -10,6 +10,8 @@ use crate::{CONDITION, NODE};
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The image of programs that grow or do nothing, which the node has (`tests/vm/guest/src/containerd.rs`).
 pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
+/// The port of the agent's metrics.
+const METRICS: u16 = 9464;
 /// Does nothing.
 pub(crate) const IDLE: [&str; 3] = ["idle", "--mib", "16"];
 
@@ -48,6 +50,17 @@ pub(crate) fn stored(cluster: &Cluster, name: &str) -> Result<Value> {
 /// What is reported of a pod's containers.
 pub(crate) fn containers(pod: &Value) -> Vec<Value> {
     pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default()
+}
+
+/// The metrics of an agent that is installed with [`crate::overlay::ALL_SIGNALS`].
+pub(crate) fn metrics(cluster: &Cluster) -> Result<String> {
+    let answer = cluster.api.get(&format!("/api/v1/nodes/{NODE}:{METRICS}/proxy/metrics"))?.object()?;
+    Ok(answer.as_str().context("metrics are text")?.to_owned())
+}
+
+/// The value of a series, as it is written with its labels.
+pub(crate) fn metric(metrics: &str, series: &str) -> Option<u64> {
+    metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
 /// Whether all containers of a pod have ended.
