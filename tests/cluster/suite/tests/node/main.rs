@@ -11,6 +11,7 @@ mod outages;
 mod overlay;
 mod race;
 mod removal;
+mod restarts;
 mod scheduling;
 mod timeline;
 mod turn;

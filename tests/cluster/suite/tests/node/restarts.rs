@@ -1,0 +1,89 @@
+//! A pod whose container the OOM killer kills at the pod's own limit is the kubelet's: it is started again as its restart
+//! policy says, and is not reported as evicted.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use plimsoll_cluster_suite::wait_for;
+use serde_json::{Value, json};
+
+use crate::turn::Turn;
+use crate::view::{self, containers, mount_run, pod, pressure};
+use crate::{PATIENCE, overlay};
+
+const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+const KILLED: &str = "plimsoll_oom_killed_containers_total";
+/// How long it is looked on afterwards.
+const AFTERWARDS: Duration = Duration::from_secs(15);
+
+#[test]
+fn after_an_oom_kill_at_its_own_limit_a_pod_is_restarted_or_fails_as_its_policy_says() {
+    let turn = Turn::with_agent(overlay::ALL_SIGNALS).expect("it is installed");
+    let before = killed(&turn).expect("the agent counts them");
+    for policy in POLICIES {
+        turn.create(&bounded(policy)).expect("it is accepted");
+    }
+    for policy in POLICIES {
+        ended_as_it_says(&turn, policy).expect("as the kubelet has it");
+    }
+    let counted = wait_for("the agent has counted each once", PATIENCE, || {
+        Ok(Some(killed(&turn)?).filter(|after| after - before >= 3))
+    });
+    thread::sleep(AFTERWARDS);
+    assert_eq!(counted.expect("it counts them") - before, 3);
+    assert_eq!(killed(&turn).expect("the agent counts them") - before, 3, "each once");
+    for policy in POLICIES {
+        ended_as_it_says(&turn, policy).expect("it stays so");
+        not_evicted(&turn, policy).expect("the kubelet's alone");
+    }
+    let condition = pressure(&turn).expect("a node").expect("it is there");
+    assert_eq!(condition["status"], "False", "{condition}");
+}
+
+/// A pod that grows beyond its own limit, the first time that it runs.
+fn bounded(policy: &str) -> Value {
+    let once = format!("/run/plimsoll-test-{policy}-has-grown-{}", std::process::id());
+    let mut pod = pod(&name(policy), &["hog", "anon", "--mib", "400", "--once", &once]);
+    mount_run(&mut pod["spec"]);
+    pod["spec"]["resources"] = json!({"limits": {"memory": "128Mi"}, "requests": {"memory": "128Mi"}});
+    pod["spec"]["restartPolicy"] = policy.into();
+    pod
+}
+
+fn name(policy: &str) -> String {
+    format!("restarts-{}", policy.to_lowercase())
+}
+
+/// Waits until the kubelet has done what the policy says after a kill.
+fn ended_as_it_says(turn: &Turn, policy: &str) -> Result<()> {
+    let waited = wait_for("the kubelet has noticed it", PATIENCE, || {
+        let pod = view::stored(turn, &name(policy))?;
+        let [container] = &containers(&pod)[..] else { return Ok(None) };
+        let (state, last) = (&container["state"], &container["lastState"]);
+        let is_killed = |state: &Value| state["terminated"]["reason"] == "OOMKilled";
+        let as_it_says = if policy == "Never" {
+            pod["status"]["phase"] == "Failed" && is_killed(state) && container["restartCount"] == 0
+        } else {
+            let runs = pod["status"]["phase"] == "Running" && state["running"].is_object();
+            runs && is_killed(last) && container["restartCount"] == 1
+        };
+        Ok(as_it_says.then_some(()))
+    });
+    waited.with_context(|| format!("{policy}: {:?}", view::stored(turn, &name(policy))))
+}
+
+/// Nothing in the API says that it was.
+fn not_evicted(turn: &Turn, policy: &str) -> Result<()> {
+    let pod = view::stored(turn, &name(policy))?;
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    ensure!(pod["status"]["reason"] != "Evicted" && pod["metadata"]["annotations"].is_null(), "{pod}");
+    ensure!(!conditions.any(|it| it["type"] == "DisruptionTarget"), "{}", pod["status"]);
+    let events = view::events(turn, &pod, "Evicted")?;
+    ensure!(events.is_empty(), "{events:?}");
+    Ok(())
+}
+
+fn killed(turn: &Turn) -> Result<u64> {
+    view::metric(&view::metrics(turn)?, KILLED).with_context(|| format!("no {KILLED}"))
+}
