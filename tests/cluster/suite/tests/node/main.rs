@@ -4,6 +4,7 @@
 //! generously, and what is asserted is what the API has in the end and in which order. There is one node: each test has it
 //! for itself ([`turn::Turn`]), from a state that it makes itself, so that they can be run alone and in any order.
 
+mod budgets;
 mod dry_run;
 mod eviction;
 mod figures;

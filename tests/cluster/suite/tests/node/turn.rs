@@ -10,6 +10,9 @@ use serde_json::Value;
 use crate::view::{self, PODS, conditions_of_ours, ends, pressure, taints_of_ours};
 use crate::{NODE, PATIENCE, TAINT, overlay};
 
+/// What tests make: what would make pods anew before the pods.
+const KINDS: &str = "deployments,statefulsets,daemonsets,poddisruptionbudgets,pods";
+
 /// One test at a time.
 static NODE_IS_USED: Mutex<()> = Mutex::new(());
 
@@ -32,7 +35,7 @@ impl Turn {
         // A test that failed has left no more than what is removed here.
         let alone = NODE_IS_USED.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::of_environment()?;
-        cluster.kubectl(&["delete", "deployments,pods", "--all", "--grace-period=1", "--timeout=4m"])?;
+        cluster.kubectl(&["delete", KINDS, "--all", "--grace-period=1", "--timeout=4m"])?;
         Ok(Self { cluster, _alone: alone })
     }
 
