@@ -8,6 +8,7 @@ mod budgets;
 mod dry_run;
 mod eviction;
 mod figures;
+mod kill_switch;
 mod outages;
 mod overlay;
 mod race;
