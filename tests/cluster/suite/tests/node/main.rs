@@ -17,6 +17,7 @@ mod restarts;
 mod scheduling;
 mod timeline;
 mod turn;
+mod upgrade;
 mod view;
 
 use std::time::Duration;

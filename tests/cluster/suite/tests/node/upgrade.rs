@@ -1,0 +1,41 @@
+//! An agent is replaced while a pod grows.
+
+use std::thread;
+
+use anyhow::{Result, ensure};
+
+use crate::eviction::{SETTLED, never_restarted, recorded};
+use crate::turn::Turn;
+use crate::view::pod_that_takes;
+use crate::{NODE, PATIENCE, overlay};
+
+/// What the log of an agent has that begins to kill.
+const KILL: &str = "\"kill\":\"begun\"";
+
+/// The pod begins to grow when the next agent shadows the one that acts, which is ended ten seconds later: one of both
+/// evicts it, before there is less memory than it may be.
+#[test]
+fn a_pod_that_grows_during_an_upgrade_is_killed_once_and_in_time() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let mut console = turn.console(NODE).expect("it has a console");
+    turn.kubectl(&["--namespace", "plimsoll", "rollout", "restart", "daemonset/plimsoll"]).expect("it is accepted");
+    console.wait(&["\"message\":\"armed with source ebpf", "; shadows: "], PATIENCE).expect("the next one shadows");
+    turn.create(&pod_that_takes("grower", 2600, 200)).expect("it is accepted");
+    turn.is_evicted("grower").expect("it is evicted");
+    turn.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])
+        .expect("the next one is there");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "grower").expect("once");
+    never_restarted(&turn, "grower").expect("it stays dead");
+    killed_once_and_in_time(console.read().expect("it is read")).expect("by one of both");
+}
+
+fn killed_once_and_in_time(lines: &[String]) -> Result<()> {
+    let kills: Vec<&String> = lines.iter().filter(|line| line.contains(KILL)).collect();
+    ensure!(kills.len() == 1 && kills[0].contains("\"pod\":\"default/grower\""), "{kills:#?}");
+    let late: Vec<&String> =
+        lines.iter().filter(|it| it.contains("NODE low ") || it.contains("NODE oom-kills ")).collect();
+    ensure!(late.is_empty(), "memory ran out: {late:?}");
+    Ok(())
+}
