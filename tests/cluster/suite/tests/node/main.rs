@@ -15,6 +15,7 @@ mod race;
 mod removal;
 mod restarts;
 mod scheduling;
+mod standard;
 mod timeline;
 mod turn;
 mod upgrade;

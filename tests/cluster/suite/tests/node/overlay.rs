@@ -25,6 +25,7 @@ machine:
   logFormat: json
   cluster: {inCluster: true, taint: NoSchedule}
 ";
+
 /// One with a threshold on each signal, so that each is read and none is met, and metrics where the API server reaches them: on
 /// the node's address in QEMU's network, which nothing but this machine's loopback is on.
 pub(crate) const ALL_SIGNALS: &str = "
@@ -41,6 +42,13 @@ machine:
   metricsAddress: 10.0.2.15:9464
   cluster: {inCluster: true, taint: NoSchedule}
 ";
+/// What has the agent write standard conditions.
+const STANDARD_CONDITIONS: &str = "standardConditions";
+
+/// [`SENSITIVE`] with this value of `standardConditions`.
+pub(crate) fn with_standard_conditions(value: &str) -> String {
+    SENSITIVE.replace("inCluster: true", &format!("inCluster: true, {STANDARD_CONDITIONS}: {value}"))
+}
 
 /// The same in a dry run.
 pub(crate) const DRY_RUN: &str = "
@@ -54,28 +62,35 @@ pub(crate) fn of_agents(cluster: &Cluster, configuration: &str) -> Result<PathBu
     let generator = "configMapGenerator:
   - {name: plimsoll, namespace: plimsoll, behavior: replace, files: [plimsoll.yaml]}
 ";
-    let folder = write(cluster, "base", ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator)?;
+    // The policy of `base` refuses what this key asks for.
+    let component = configuration.contains(STANDARD_CONDITIONS).then_some("standard-conditions");
+    let folder = write(cluster, "base", ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator, component)?;
     fs::write(folder.join("plimsoll.yaml"), configuration)?;
     Ok(folder)
 }
 
 /// Over what removes what is left of it: the folder.
 pub(crate) fn of_uninstall(cluster: &Cluster) -> Result<PathBuf> {
-    write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "")
+    write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "", None)
 }
 
 /// Writes a kustomization over a shipped one that has one object with this version, kind, name and container reach the API
-/// server where it is; `more` is added to it.
-fn write(cluster: &Cluster, shipped: &str, object: [&str; 4], more: &str) -> Result<PathBuf> {
+/// server where it is; `more` and a shipped component are added to it.
+fn write(cluster: &Cluster, shipped: &str, object: [&str; 4], more: &str, component: Option<&str>) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(shipped);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let shipped = relative(&folder.canonicalize()?, &Cluster::manifests(shipped).canonicalize()?);
+    let place = |name: &str| -> Result<String> {
+        let place = relative(&folder.canonicalize()?, &Cluster::manifests(name).canonicalize()?);
+        Ok(place.display().to_string())
+    };
+    let (shipped, component) = (place(shipped)?, component.map(place).transpose()?);
+    let components = component.map_or_else(String::new, |it| format!("components: [{it}]\n"));
     let [version, kind, name, container] = object;
     let text = format!(
         "apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [{}]
-{more}patches:
+resources: [{shipped}]
+{components}{more}patches:
   - patch: |
       apiVersion: {version}
       kind: {kind}
@@ -90,7 +105,6 @@ resources: [{}]
                   - {{name: KUBERNETES_SERVICE_HOST, value: {HOST_FROM_NODE}}}
                   - {{name: KUBERNETES_SERVICE_PORT, value: \"{}\"}}
 ",
-        shipped.display(),
         cluster.port()?
     );
     fs::write(folder.join("kustomization.yaml"), text)?;
