@@ -245,7 +245,9 @@ impl fmt::Display for Verdict {
             Self::NoStatistics => "could not be read, and nothing is evicted blindly",
             Self::NothingToFree => "its eviction would give back nothing of what is short",
             Self::Looping(_) => "returned at once after its eviction and is over again, left alone for a while",
-            Self::SparedByLoop => "spared: within its request, it does not pay for one that returns at once",
+            Self::SparedByLoop => {
+                "spared: within its request or more important, it does not pay for one that returns at once"
+            }
             Self::ClassRemains => "spared: guaranteed, while another class remains",
             Self::TooLittle => "spared: its eviction would free less than a hundredth of what is missing",
             Self::RateLimited => "spared by the limit of victims a minute",

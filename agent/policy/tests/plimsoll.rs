@@ -304,6 +304,11 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
     assert_eq!((rig.plan.ranked[0].returns, rig.plan.recheck_at), (1, Some(secs(20))));
     // Another that is over its own request does.
     assert_eq!(evicted(rig.memory(14, 50, &[daemon(11), pod(5, 60, 10)])), [1]);
+    // Not one that is more important, however much it uses.
+    let mut important = pod(6, 900, 10);
+    important.facts.priority = 1;
+    assert_eq!(rig.memory(15, 50, &[daemon(11), important]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
+    assert_eq!((rig.verdict(0), rig.verdict(1)), (Verdict::Looping(secs(20)), Verdict::SparedByLoop));
     // The pause doubles each time.
     assert_eq!(evicted(rig.memory(20, 50, &[daemon(11), within])), [0]);
     assert_eq!(rig.memory(39, 50, &[daemon(21), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));

@@ -201,6 +201,8 @@ struct Passed {
     limited_class: Option<Class>,
     /// At least one is left alone as a loop; the first of them until then.
     loop_ends: Option<MonotonicNs>,
+    /// The greatest priority of those: none of a greater one pays for them.
+    loop_priority: Option<i32>,
     lesser_class_remains: bool,
     has_ungrown: bool,
 }
@@ -252,9 +254,10 @@ impl<'a> Rules<'a> {
         let alone_until = taken.loops.left_alone_until(candidate, self.config);
         if let Some(until) = alone_until.filter(|until| ranked.exceeds && *until > self.now) {
             passed.loop_ends = Some(passed.loop_ends.map_or(until, |earlier| earlier.min(until)));
+            passed.loop_priority = passed.loop_priority.max(Some(ranked.priority));
             return Verdict::Looping(until);
         }
-        if passed.loop_ends.is_some() && !ranked.exceeds {
+        if passed.loop_priority.is_some_and(|of_loops| !ranked.exceeds || ranked.priority > of_loops) {
             return Verdict::SparedByLoop;
         }
         if self.classes_count && !is_lesser(ranked) && passed.lesser_class_remains {

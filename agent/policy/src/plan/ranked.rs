@@ -28,7 +28,8 @@ pub enum Verdict {
     NothingToFree,
     /// It returned at once after it was evicted and is over its request again; it is left alone until then.
     Looping(MonotonicNs),
-    /// It is within its request, and does not pay for one that is left alone although it is over its own.
+    /// It is within its request, or of a higher priority, and does not pay for one that is left alone although it is over its
+    /// own request.
     SparedByLoop,
     /// Guaranteed, while another class remains.
     ClassRemains,
