@@ -208,7 +208,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         enforcement: Enforcement::new(enforcer, kernel_brake(&configuration, acting && brakes_in_kernel)?, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
         walking: Walking::new(has_events),
-        evictions: Evictions::new(inform, monotonic()),
+        evictions: Evictions::new(arguments.pods.is_some().then_some(inform), monotonic()),
         disks: Disks::new(configuration.disk_policy()),
         disk_victims: disk_victims(arguments, &configuration, most)?,
         stopping: Stopping::new(arguments.asks_runtime),

@@ -156,9 +156,13 @@ impl Schedule {
         std::mem::replace(&mut self.lost, lost) < lost
     }
 
-    /// These were asked: what is done rarely at rest is done as often as where something happens, once.
+    /// These were asked: what is done rarely at rest is done as often as where something happens, once. What is only
+    /// handed on to `services`, which may be the same again, says of nothing that happens.
     pub(super) fn stir(&mut self, asked: u32, headroom: u32, now: MonotonicNs) {
         let is_asked = |what: Request| asked & what as u32 != 0;
+        if asked & !(Request::Inform as u32) == 0 {
+            return;
+        }
         self.beat.bring_forward(self.beat.ended.after(PACE));
         if is_asked(Request::Moved) {
             self.walk.bring_forward(self.walk.ended.after(self.walk_pace));
@@ -260,6 +264,9 @@ mod tests {
         let mut schedule = done(true, false);
         schedule.stir(Request::Events as u32, 1000, at(20_000));
         assert_eq!(due(&schedule), [35_000, minutes(5), 5000].map(at), "the walk sees what is set after the event");
+        let mut schedule = done(true, false);
+        schedule.stir(Request::Inform as u32, 1000, at(20_000));
+        assert_eq!(due(&schedule), due(&done(true, false)), "what is named to services again is nothing new");
         assert_eq!([0, 2, 2, 3].map(|lost| schedule.has_lost(lost)), [false, true, false, true]);
         schedule.beaten(at(30_000), false);
         assert_eq!(schedule.beat.by, at(35_000), "what could not be thawed is tried again");

@@ -5,8 +5,8 @@
 //! decision is finished under its number and is never taken twice. Only the agent that acts writes it and names anything.
 //!
 //! The inventory thread sends what is handed to it, or drops it where there is no room: whatever is not acknowledged is named
-//! again: after a second, and ever less often up to once a minute, so that an agent without services wakes no thread for it.
-//! Another services is named everything at once.
+//! again: after a second, and ever less often up to once a minute. Another services is named everything at once. Without
+//! services nothing is named, and no thread wakes for it.
 
 mod named;
 

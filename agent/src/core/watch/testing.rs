@@ -122,7 +122,7 @@ impl Scene {
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),
             walking: Walking::new(true),
-            evictions: Evictions::new(inform, monotonic()),
+            evictions: Evictions::new(Some(inform), monotonic()),
             disks: Disks::new(Policy::default()),
             disk_victims: None,
             stopping: Stopping::default(),

@@ -81,7 +81,7 @@ pub(in crate::core) struct Evictions {
     /// What conditions were before this core, as far as services has said it.
     pub(super) before: [Option<ConditionState>; Condition::ALL.len()],
     pub(super) begun: MonotonicNs,
-    way: Producer<CoreMessage>,
+    way: Option<Producer<CoreMessage>>,
     /// What the file has is older.
     is_changed: bool,
     /// One was left out, and that was not reported yet.
@@ -89,8 +89,8 @@ pub(in crate::core) struct Evictions {
 }
 
 impl Evictions {
-    /// `way` leads to the inventory thread.
-    pub(in crate::core) fn new(way: Producer<CoreMessage>, now: MonotonicNs) -> Self {
+    /// `way` leads to the inventory thread; absent where there is no services, to which anything could be named.
+    pub(in crate::core) fn new(way: Option<Producer<CoreMessage>>, now: MonotonicNs) -> Self {
         Self {
             rows: ArrayVec::new(),
             last: EvictionNumber::default(),
@@ -224,15 +224,16 @@ impl Evictions {
 
     /// Hands over what is due, as far as there is room, and forgets what is over and durable.
     pub(super) fn hand_over(&mut self, handle: &InventoryHandle, now: MonotonicNs) {
+        let Some(way) = &mut self.way else { return };
         let mut is_any = false;
         for row in self.rows.iter_mut().filter(|row| row.named.is_due(now)) {
-            if self.way.push(CoreMessage::Eviction(row.eviction)).is_ok() {
+            if way.push(CoreMessage::Eviction(row.eviction)).is_ok() {
                 row.named.handed_over(now);
                 is_any = true;
             }
         }
         for (state, named) in self.conditions.iter_mut().flatten().filter(|(_, named)| named.is_due(now)) {
-            if self.way.push(CoreMessage::Condition(*state)).is_ok() {
+            if way.push(CoreMessage::Condition(*state)).is_ok() {
                 named.handed_over(now);
                 is_any = true;
             }

@@ -1,6 +1,6 @@
 use super::super::testing::{SLICE, Scene, slice_policy};
 use super::*;
-use crate::core::inventory::News;
+use crate::core::inventory::{InventoryHandle, News, Request};
 use crate::core::watch::Disks;
 use crate::core::watch::stopping::Stopping;
 use crate::record::Record;
@@ -266,6 +266,19 @@ fn as_many_as_there_can_be_fit_the_file_and_one_more_is_reported() {
     assert_eq!(scene.frames().iter().filter(|frame| matches!(Record::read(frame), Some(Record::Health(_)))).count(), 1);
     let (evictions, _) = past(&scene);
     assert!(evictions.len() == MOST_EVICTIONS && evictions[0].uid == Uid(1), "the oldest went");
+}
+
+#[test]
+fn without_services_no_thread_wakes_for_what_cannot_be_named() {
+    for has_services in [true, false] {
+        let (way, _messages) = rtrb::RingBuffer::new(1);
+        let (handle, start) = (InventoryHandle::new().expect("an eventfd"), MonotonicNs(0));
+        let mut evictions = Evictions::new(has_services.then_some(way), start);
+        let later = start.after(Duration::from_mins(1));
+        evictions.conclude(Condition::MemoryPressure, false, false, later);
+        evictions.hand_over(&handle, later);
+        assert_eq!(handle.is_asked(Request::Inform), has_services);
+    }
 }
 
 fn said(condition: Condition, is_true: bool, observed: Option<MonotonicNs>) -> ConditionState {
