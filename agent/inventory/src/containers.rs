@@ -17,6 +17,11 @@ use crate::throttle::{Change, Stall, Throttle};
 pub const MOST_CONTAINERS: usize = 8192;
 /// Cgroups directly in one workload that are read; the first ones by name.
 const MOST_IN_ONE: usize = 32;
+/// A workload whose usage has changed by less since its figures were read rests: what CPUs charge beforehand is some of it.
+const MOVED: u64 = 1 << 20;
+/// The figures of one that rests are read anew after so long: what one container in it takes another may have given back,
+/// and limits may have changed.
+const AT_REST: Duration = Duration::from_mins(30);
 
 /// What is known of a cgroup. What is unknown is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +60,11 @@ impl ContainerFigures {
     pub fn is_near_task_limit(&self) -> bool {
         let part = |(tasks, limit): (u64, u64)| tasks.saturating_mul(100) >= limit.saturating_mul(NEAR_TASK_LIMIT);
         self.tasks.zip(self.task_limit).is_some_and(part)
+    }
+
+    /// Whether memory.high throttles it, or it is on its way to a limit of its own.
+    fn is_foremost(&self) -> bool {
+        self.is_throttled || self.forecast.is_some() || self.is_near_task_limit()
     }
 }
 
@@ -132,9 +142,16 @@ pub struct Found<'c> {
 #[derive(Debug, Default)]
 pub struct Containers {
     known: HashMap<CgroupId, Container>,
-    /// Workloads that were read before.
-    workloads: HashMap<CgroupId, MonotonicNs>,
+    /// Workloads that were read before, and what was seen then of those whose figures may stay as they are.
+    workloads: HashMap<CgroupId, Option<Seen>>,
     is_full: bool,
+}
+
+/// When figures of a workload were read, none of them of one of the foremost, and what it used then.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    at: MonotonicNs,
+    usage: Bytes,
 }
 
 impl Containers {
@@ -149,15 +166,37 @@ impl Containers {
         has_figures: bool,
         report: &mut impl FnMut(Found<'_>),
     ) -> bool {
-        let is_known = self.workloads.insert(workload.id(), now).is_some();
-        let mut is_open = self.visit_one(workload, workload.id(), is_known, now, has_figures, report);
+        let (before, usage) = (self.workloads.get(&workload.id()).copied(), workload.usage_seen());
+        let (is_known, mut is_open, mut is_foremost) = (before.is_some(), false, false);
+        let mut visit = |cgroup: &Handle| {
+            let Some(container) = self.visit_one(cgroup, workload.id(), is_known, now, has_figures, report) else {
+                return;
+            };
+            is_open |= container.throttle.is_open(now);
+            is_foremost |= container.figures().is_foremost();
+        };
+        visit(workload);
         for path in &workload.below(MOST_IN_ONE).unwrap_or_default() {
             if let Ok(Some(cgroup)) = Handle::open_to_read(root, path) {
-                is_open |= self.visit_one(&cgroup, workload.id(), is_known, now, has_figures, report);
+                visit(&cgroup);
             }
         }
         self.remove(|container| container.workload == workload.id() && container.seen != now, report);
+        let seen = if has_figures {
+            usage.filter(|_| !is_foremost).map(|usage| Seen { at: now, usage })
+        } else {
+            before.flatten()
+        };
+        self.workloads.insert(workload.id(), seen);
         is_open
+    }
+
+    /// Whether figures of a workload would say much what they say: its usage is what it was, by the last reading of any
+    /// thread, and they are not old.
+    pub fn rests(&self, workload: &Handle, now: MonotonicNs) -> bool {
+        let seen = self.workloads.get(&workload.id()).copied().flatten();
+        seen.zip(workload.usage_seen())
+            .is_some_and(|(seen, usage)| now.since(seen.at) < AT_REST && usage.0.abs_diff(seen.usage.0) < MOVED)
     }
 
     fn visit_one(
@@ -168,13 +207,13 @@ impl Containers {
         now: MonotonicNs,
         has_figures: bool,
         report: &mut impl FnMut(Found<'_>),
-    ) -> bool {
+    ) -> Option<&Container> {
         if !cgroup.has_memory() {
-            return false;
+            return None;
         }
         if !self.known.contains_key(&cgroup.id()) && self.known.len() >= MOST_CONTAINERS {
             self.is_full = true;
-            return false;
+            return None;
         }
         let container = self.known.entry(cgroup.id()).or_insert_with(|| Container {
             workload,
@@ -197,7 +236,7 @@ impl Containers {
         {
             report(Found { path: &container.path, figures: container.figures(), change, is_gone: false });
         }
-        container.throttle.is_open(now)
+        Some(container)
     }
 
     /// Forgets the workloads that are none any more, and what is in them.
@@ -223,7 +262,7 @@ impl Containers {
             .known
             .values()
             .map(|container| (container, container.figures()))
-            .filter(|(_, figures)| figures.is_throttled || figures.forecast.is_some() || figures.is_near_task_limit())
+            .filter(|(_, figures)| figures.is_foremost())
             .collect();
         foremost.sort_unstable_by_key(|(container, figures)| {
             (!figures.is_throttled, figures.forecast.unwrap_or(Duration::MAX), &container.path)

@@ -6,6 +6,7 @@
 use crate::file::{self, KeptFile};
 use crate::{Fault, NodeError, parse};
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use parts::Parts;
 use plimsoll_units::{Bytes, CgroupId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +33,8 @@ pub struct Handle {
     path: Vec<u8>,
     dir: OwnedFd,
     current: Option<KeptFile>,
+    /// What was last read of it; [`UNREAD`] before.
+    seen: AtomicU64,
     events: KeptFile,
     tasks: Option<KeptFile>,
     freeze: Option<KeptFile>,
@@ -39,6 +42,9 @@ pub struct Handle {
     spares: Option<Spares>,
     parts: Option<Parts>,
 }
+
+/// More than any cgroup uses.
+const UNREAD: u64 = u64::MAX;
 
 /// What a handle is opened for.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +196,7 @@ impl Handle {
             id,
             path: path.to_vec(),
             current: open("memory.current", OFlags::RDONLY)?,
+            seen: AtomicU64::new(UNREAD),
             events: open("cgroup.events", OFlags::RDONLY)?.ok_or(Errno::NOENT)?,
             tasks: if counts_tasks { open("pids.current", OFlags::RDONLY)? } else { None },
             freeze: if is_written { open("cgroup.freeze", OFlags::RDWR)? } else { None },
@@ -244,7 +251,14 @@ impl Handle {
 
     /// What it and everything below it uses, exact to what each processor has charged beforehand (64 pages).
     pub fn usage(&self) -> Result<Bytes, Fault> {
-        number(have(self.current.as_ref(), "memory.current")?)
+        let usage = number(have(self.current.as_ref(), "memory.current")?)?;
+        self.seen.store(usage.0, Ordering::Relaxed);
+        Ok(usage)
+    }
+
+    /// What [`Self::usage`] gave last, to whichever thread, without reading anything. Absent before that.
+    pub fn usage_seen(&self) -> Option<Bytes> {
+        Some(self.seen.load(Ordering::Relaxed)).filter(|seen| *seen != UNREAD).map(Bytes)
     }
 
     /// How many tasks are in it and below it, those too that have ended and were not waited for yet. Absent where the pids

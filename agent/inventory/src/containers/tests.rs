@@ -215,3 +215,43 @@ fn one_that_is_near_its_limit_of_tasks_is_among_the_foremost() {
         assert_eq!(foremost == [b"pod/a"], is_near, "{current} of {limit}: {foremost:?}");
     }
 }
+
+#[test]
+fn a_workload_rests_while_it_uses_what_it_used_and_none_in_it_is_on_its_way_to_a_limit() {
+    let mut tree = Tree::new();
+    let pod = |charged| Says { charged, max: None, ..IDLE };
+    let rests = |tree: &Tree, handle: &Handle, ms: u64| tree.containers.rests(handle, at(ms));
+    tree.write("pod", pod(40));
+    tree.write("pod/a", IDLE);
+    let handle = tree.open("pod");
+    let read = |tree: &mut Tree, ms: u64, has_figures| {
+        tree.containers.read(&tree.root, &handle, at(ms), has_figures, &mut |_| ());
+    };
+    read(&mut tree, 0, true);
+    assert!(!rests(&tree, &handle, 0), "what it uses was read by no thread yet");
+    handle.usage().expect("it is there");
+    read(&mut tree, 1000, false);
+    assert!(!rests(&tree, &handle, 1000), "that was no reading of its figures");
+    read(&mut tree, 2000, true);
+    let rested = u64::try_from(AT_REST.as_millis()).expect("it is less");
+    assert!(rests(&tree, &handle, 1999 + rested) && !rests(&tree, &handle, 2000 + rested));
+    read(&mut tree, 3000, false);
+    assert!(rests(&tree, &handle, 3000), "they are known still");
+    let write_usage = |bytes: u64| {
+        fs::write(tree.dir.path().join("pod/memory.current"), bytes.to_string()).expect("ours");
+        handle.usage().expect("it is there");
+    };
+    for (bytes, expected) in [(40 * MIB + MOVED - 1, true), (40 * MIB + MOVED, false), (40 * MIB - MOVED, false)] {
+        write_usage(bytes);
+        assert_eq!(rests(&tree, &handle, 3000), expected, "{bytes}");
+    }
+    // A container grows, and would reach its limit: it is read until it does no more.
+    tree.write("pod", pod(50));
+    tree.write("pod/a", Says { charged: 50, ..IDLE });
+    handle.usage().expect("it is there");
+    read(&mut tree, 4000, true);
+    assert!(tree.figures("pod/a").forecast.is_some() && !rests(&tree, &handle, 4000));
+    tree.write("pod/a", Says { charged: 10, ..IDLE });
+    read(&mut tree, 60_000, true);
+    assert!(rests(&tree, &handle, 60_000), "it has shrunk");
+}

@@ -2,8 +2,9 @@
 //! and killed by its parts, which are all others directly in it, one by one.
 
 use super::tree::{DIRECTORY, children, id_of};
-use super::{Handle, events, have, number, open_in};
+use super::{Handle, UNREAD, events, have, number, open_in};
 use crate::Fault;
+use core::sync::atomic::AtomicU64;
 use rustix::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -90,6 +91,7 @@ impl Handle {
             id: id_of(dir.as_fd())?,
             path: name.to_vec(),
             current: None,
+            seen: AtomicU64::new(UNREAD),
             events: open_in(dir.as_fd(), EVENTS, OFlags::RDONLY)?.ok_or(Errno::NOENT)?,
             tasks: None,
             freeze: None,

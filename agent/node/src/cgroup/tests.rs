@@ -53,7 +53,8 @@ fn names_made_to_hurt_are_names() {
     ] {
         tree.cgroup(path, &[("memory.current", "8192\n")]);
         let handle = tree.open(path).expect("it is there");
-        assert_eq!(handle.usage(), Ok(Bytes(8192)));
+        assert_eq!(handle.usage_seen(), None, "before it was read");
+        assert_eq!((handle.usage(), handle.usage_seen()), (Ok(Bytes(8192)), Some(Bytes(8192))));
         assert_eq!(handle.path(), path);
     }
 }

@@ -136,13 +136,14 @@ impl Following {
         }
     }
 
-    /// Reads figures of some workloads. Gives whether all were read.
+    /// Reads figures of some workloads, but of those that rest. Gives whether all were read.
     fn read(&mut self, inventory: &Inventory, outgoing: &mut Outgoing, now: MonotonicNs) -> bool {
+        if self.round.is_empty() {
+            let due = inventory.handles().filter(|workload| !self.rests(workload, now));
+            self.round = due.map(Handle::id).collect();
+        }
         let Self { containers, open, round, named, .. } = self;
         let root = &inventory.config().root;
-        if round.is_empty() {
-            round.extend(inventory.handles().map(Handle::id));
-        }
         while let Some(id) = round.pop() {
             let Some(workload) = inventory.handle(id) else { continue };
             let mut report = |found: FoundContainer<'_>| named.send(outgoing, root, &found, now);
@@ -157,6 +158,11 @@ impl Following {
         let why = || "figures of containers are left out: there are more cgroups than there is room for".to_owned();
         outgoing.trouble("containers", containers.is_full().then(why));
         round.is_empty()
+    }
+
+    /// Whether figures of a workload may stay as they are. Of one that is not watched nothing else says that it is throttled.
+    fn rests(&self, workload: &Handle, now: MonotonicNs) -> bool {
+        self.notices.is_watched(workload.id()) && self.containers.rests(workload, now)
     }
 
     /// Reports the containers that are throttled or near their memory.max. Gives whether there are any for which that is
@@ -264,6 +270,29 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_of_a_workload_that_rests_are_not_read_unless_it_may_be_throttled() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(dir.path().join("a")).expect("writable");
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join("a").join(file), text).expect("writable");
+        for (file, text) in
+            [("cgroup.events", "populated 1\n"), ("memory.current", "4096\n"), ("memory.events", "high 0\n")]
+        {
+            write(file, text);
+        }
+        let root = Root::open(dir.path()).expect("it is there");
+        let workload = Handle::open_to_read(&root, b"a").expect("readable").expect("it is there");
+        workload.usage().expect("it is there");
+        let (mut following, now) = (Following::new(ReliefMode::Report), MonotonicNs(1));
+        assert!(following.notices.watch(&root, &workload));
+        assert!(!following.rests(&workload, now), "it was not read yet");
+        following.containers.read(&root, &workload, now, true, &mut |_| ());
+        assert!(following.rests(&workload, now));
+        write("memory.events", "high 1\n");
+        assert_eq!(following.notices.take(), [workload.id()]);
+        assert!(!following.rests(&workload, now), "it is watched no more");
+    }
 
     #[test]
     fn the_owner_of_many_cgroups_does_not_fill_the_log() {

@@ -74,6 +74,11 @@ impl Notices {
         }
     }
 
+    /// Whether the next time that a workload exceeds a limit is reported.
+    pub(super) fn is_watched(&self, id: CgroupId) -> bool {
+        self.watches.contains_key(&id)
+    }
+
     /// Ends the watches of what is no workload any more: the kernel would keep their inodes.
     pub(super) fn retain(&mut self, is_workload: impl Fn(CgroupId) -> bool) {
         for (id, watch) in self.watches.extract_if(|id, _| !is_workload(*id)) {
@@ -136,7 +141,9 @@ mod tests {
         assert_eq!(notices.take(), [], "what was before is not reported");
         exceed();
         exceed();
+        assert!(notices.is_watched(handle.id()));
         assert_eq!(notices.take(), [handle.id()]);
+        assert!(!notices.is_watched(handle.id()));
         exceed();
         assert_eq!(notices.take(), []);
         assert!(notices.watch(&root, &handle));
