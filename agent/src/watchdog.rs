@@ -1,5 +1,5 @@
 //! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. It sleeps for as
-//! long as that thread sets its alarm anew. Once it does not, this one wakes each second: where it runs in time and that
+//! long as that thread sets its alarm anew. Once it does not, this one wakes as often as that should: where it runs in time and that
 //! one does not run, the core hangs, and not the machine. It is killed, and the supervisor undoes what it held and starts
 //! another. One that cannot die yet, because it is in an uninterruptible system call, holds nothing any more either.
 //!
@@ -151,7 +151,7 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// The alarm of the core, if it does for this thread what it would do each second.
+    /// The alarm of the core, if it does for this thread what it would do each [`PERIOD`].
     fn alarm(&self) -> Option<Arc<OwnedFd>> {
         let is_reported = self.service_manager.is_none() || self.ready.load(Ordering::Relaxed);
         let core = self.core();
@@ -286,7 +286,8 @@ mod tests {
         assert_eq!(judge.hangs(1, Slept::For(PERIOD)), None);
         assert_eq!(judge.hangs(100, Slept::UntilAlarm), None, "the beats until then were not counted");
         let rounds = (2..100).find(|_| judge.hangs(100, Slept::For(PERIOD)).is_some());
-        assert_eq!(rounds, u32::try_from(HANGS.as_secs()).ok(), "with the one that the alarm stands for");
+        let most = u32::try_from(HANGS.as_nanos() / PERIOD.as_nanos()).ok();
+        assert_eq!(rounds, most, "with the one that the alarm stands for");
         let mut judge = Judge::after(0);
         for count in 1..100 {
             assert_eq!(judge.hangs(count, Slept::UntilAlarm), None, "it goes on after each alarm");
@@ -313,7 +314,7 @@ mod tests {
         assert!(shared.alarm().is_some());
         let slept = shared.sleep();
         assert!(matches!(slept, Slept::UntilAlarm), "{slept:?}");
-        assert!(matches!(shared.sleep(), Slept::For(slept) if slept >= PERIOD), "it compares each second from then on");
+        assert!(matches!(shared.sleep(), Slept::For(slept) if slept >= PERIOD), "it compares each period from then on");
         shared.wake();
         heart.beat(plimsoll_units::MonotonicNs(1_000_000_000));
         let slept = shared.sleep();

@@ -61,7 +61,7 @@ use watch::{
     Walking, Watch,
 };
 
-/// How often the core samples although the kernel submits events: a lost one costs at most this.
+/// How often the core samples although the kernel submits events: a lost one costs at most this, and at rest a beat.
 const SLOW_SAMPLE: Duration = Duration::from_secs(1);
 /// A watching thread that samples so often shows that it is alive.
 const OFTEN: Duration = Duration::from_secs(10);

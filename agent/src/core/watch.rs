@@ -519,7 +519,7 @@ mod tests {
 
     #[test]
     fn while_nothing_happens_a_charge_hook_need_not_run_for_a_while() {
-        for (used, turns) in [(20, 10), (30, 4)] {
+        for (used, turns) in [(20, 20), (30, 4)] {
             let ran = Arc::new(AtomicBool::new(true));
             let mut scene = Scene::woken_by(Charged(ran), testing::slice_policy(1));
             scene.watch.reporting.set_traced(false);

@@ -18,11 +18,11 @@ use rustix::time::{
 use std::sync::Arc;
 
 /// The watching thread beats at least so often, also where nothing happens.
-pub const PERIOD: Duration = Duration::from_secs(1);
+pub const PERIOD: Duration = Duration::from_millis(1250);
 
 /// The alarm is set anew by the first beat after so long,
-const SET_AGAIN: Duration = Duration::from_millis(500);
-/// and goes off so long after it was set: at least one and a half times [`PERIOD`] after the last beat.
+const SET_AGAIN: Duration = Duration::from_millis(250);
+/// and goes off so long after it was set: half a second at least after a beat that does not come was due.
 const ALARM: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Words of the memory: the counter.
@@ -75,7 +75,7 @@ impl Heart {
         Ok(Self { beats, alarm, due: MonotonicNs(0) })
     }
 
-    /// One store, and at most twice a second a system call: neither allocates nor waits.
+    /// One store, and at most four times a second a system call: neither allocates nor waits.
     pub fn beat(&mut self, now: MonotonicNs) {
         // Before it is counted: a side that has seen a beat relies on the alarm.
         if self.due <= now {
@@ -128,9 +128,9 @@ mod tests {
         let at = |ms: u64| MonotonicNs(0).after(Duration::from_millis(ms));
         heart.beat(at(0));
         assert!(is_off(60));
-        heart.beat(at(499));
+        heart.beat(at(249));
         assert!(is_off(0), "it is not set at each beat");
-        heart.beat(at(500));
+        heart.beat(at(250));
         assert!(!is_off(0), "the core goes on");
     }
 }

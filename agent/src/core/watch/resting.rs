@@ -29,7 +29,7 @@ use super::triggers::Trigger;
 /// Workloads are read this often at least.
 const AT_REST: Duration = Duration::from_secs(30);
 /// So many times in a row the charge hook may not have run on the slow timer, while memory does not move.
-const UNCHARGED: u32 = 10;
+const UNCHARGED: u32 = 20;
 /// In percent of the highest threshold.
 const HEADROOM: u32 = 200;
 

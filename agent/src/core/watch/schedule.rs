@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use plimsoll_state::heartbeat;
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::End;
@@ -102,9 +103,10 @@ impl Schedule {
         self.cost = cost;
     }
 
-    /// A sample at `now` read no workloads: however long it takes to read them, the next one may follow.
+    /// A sample at `now` read no workloads: however long it takes to read them, the next one may follow, with the next
+    /// beat, so that nothing wakes the thread more often than that.
     pub(super) fn rests(&mut self, now: MonotonicNs) {
-        self.next_slow = self.slow.map(|slow| now.after(slow));
+        self.next_slow = self.slow.map(|slow| now.after(slow.max(heartbeat::PERIOD)));
     }
 
     /// Memory is near a threshold.
@@ -225,7 +227,9 @@ mod tests {
         schedule = Schedule { cost: Duration::from_millis(100), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
         assert!(schedule.take_slow(at(1000)));
         schedule.rests(at(1000));
-        assert!(schedule.take_slow(at(2000)), "that sample cost next to nothing");
+        let beat = at(1000).after(heartbeat::PERIOD);
+        assert!(!schedule.take_slow(MonotonicNs(beat.0 - 1)), "the beat wakes the thread anyway");
+        assert!(schedule.take_slow(beat), "that sample cost next to nothing");
     }
 
     #[test]

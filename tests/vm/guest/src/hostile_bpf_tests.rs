@@ -23,12 +23,13 @@ const LINK_GET_FD_BY_ID: u32 = 30;
 const LINK_GET_NEXT_ID: u32 = 31;
 const LINK_DETACH: u32 = 34;
 
-/// How long it takes at most, in milliseconds, until a change of the table is found: it is compared once a second.
-const EDITED: u64 = 1000;
+/// How long it takes at most, in milliseconds, until a change of the table is found: it is compared every 1.25 s where samples
+/// rest.
+const EDITED: u64 = 1250;
 /// The same of programs that do not run, while memory moves,
 const SILENT: u64 = 2000;
 /// and while it does not, so that there is nothing for them to see.
-const SILENT_AT_REST: u64 = 12_000;
+const SILENT_AT_REST: u64 = 27_000;
 /// From there into the log, on a slow machine.
 const TO_THE_LOG: u64 = 500;
 
