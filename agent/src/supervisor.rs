@@ -230,6 +230,8 @@ impl Supervisor {
         read: &Snapshot,
         account: Option<Result<OwnedFd, Errno>>,
     ) -> anyhow::Result<Self> {
+        // Before any thread has a stack.
+        let small_pages = lock::small_pages();
         let (mut options, mut configuration) = (options.clone(), configuration);
         let state = StateDirectory::find(&configuration.machine.state_directory);
         if state.read_only.is_some() {
@@ -292,7 +294,8 @@ impl Supervisor {
             cores: 0,
             configuration,
         };
-        for trouble in lock::all_on_fault().err().into_iter().chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
+        let locked = [small_pages, lock::all_on_fault()].into_iter().filter_map(Result::err);
+        for trouble in locked.chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
             tracing::warn!("{trouble}");
         }
         log_warnings(&supervisor.configuration);

@@ -4,6 +4,7 @@ use crate::{NodeError, program};
 use core::hint::black_box;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::disable_transparent_huge_pages;
 
 /// How much of a thread's stack is touched beforehand. The deepest way from a wake to a kill needs far less.
 const STACK: usize = 256 << 10;
@@ -30,6 +31,17 @@ pub fn all_on_fault() -> Result<(), NodeError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(refused)
 }
 
+/// Has the kernel map pages of the usual size alone from here on, for this process and those that it starts
+/// (`PR_SET_THP_DISABLE`): of a thread's stack, which is some MiB large and hardly used, it may make one huge page, which
+/// would be locked then.
+pub fn small_pages() -> Result<(), NodeError> {
+    disable_transparent_huge_pages(true).map_err(|source| NodeError::Refused {
+        what: "have no huge pages",
+        source,
+        advice: "The agent may take some MiB more",
+    })
+}
+
 fn refused(source: rustix::io::Errno) -> NodeError {
     NodeError::Refused {
         what: "lock this process's memory",
@@ -48,4 +60,16 @@ pub fn touch_stack() {
         *byte = 1;
     }
     black_box(&stack);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::transparent_huge_pages_are_disabled;
+
+    #[test]
+    fn pages_of_the_usual_size_are_asked_for() {
+        small_pages().expect("every kernel has it");
+        assert!(transparent_huge_pages_are_disabled().expect("every kernel has it"));
+    }
 }
