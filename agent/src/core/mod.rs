@@ -177,7 +177,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         switches: switches(&configuration),
-        node_services: inventory::NodeServices::new(node_services.transpose()?, has_events),
+        node_services: inventory::NodeServices::new(node_services.transpose()?),
         following: inventory::Following::new(relief_mode(&configuration)),
         pods: pods.transpose()?.map(inventory::PodSocket::new),
         messages,

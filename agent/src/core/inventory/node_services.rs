@@ -18,10 +18,9 @@ use crate::node_services::{self, Listeners, MOST_SOCKETS};
 
 /// After one has ended it is looked for at once, and again after so long; each pause is twice the one before,
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// up to this one,
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// or this one where no event says that a cgroup was made.
-const LONGEST_WITHOUT_EVENTS: Duration = super::PACE;
+/// up to this one. From then on it is looked for with each heartbeat alone, for which this thread wakes anyway: most nodes
+/// never have all of them.
+const LONGEST_PAUSE: Duration = super::PACE;
 /// After a cgroup was made, which may be that of a service, pauses begin anew with this one.
 const PAUSE_AFTER_EVENT: Duration = Duration::from_secs(1);
 /// How long the start of the core waits for the first answer.
@@ -46,15 +45,12 @@ pub(in crate::core) struct NodeServices {
     asked: MonotonicNs,
     due: MonotonicNs,
     pause: Duration,
-    longest: Duration,
 }
 
 impl NodeServices {
-    /// `has_events`: new cgroups are named by events.
-    pub(in crate::core) fn new(way: Option<OwnedFd>, has_events: bool) -> Self {
-        let longest = if has_events { LONGEST_PAUSE } else { LONGEST_WITHOUT_EVENTS };
+    pub(in crate::core) fn new(way: Option<OwnedFd>) -> Self {
         let (services, start) = (std::array::from_fn(|_| Service::default()), MonotonicNs(0));
-        Self { way, services, asked: start, due: start, pause: FIRST_PAUSE, longest }
+        Self { way, services, asked: start, due: start, pause: FIRST_PAUSE }
     }
 
     /// Readable when there is an answer, or when a process has ended.
@@ -63,7 +59,7 @@ impl NodeServices {
         self.way.iter().map(OwnedFd::as_fd).chain(processes)
     }
 
-    /// When those that are missing are looked for again.
+    /// When those that are missing are looked for again without a heartbeat.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
         (self.way.is_some() && self.missing().contains(&true)).then_some(self.due)
     }
@@ -89,8 +85,8 @@ impl NodeServices {
         self.locate();
     }
 
-    /// Follows what has ended and what was found. `is_stirred`: a cgroup was made. `is_slow`: cgroups are read again, as a
-    /// service may have moved itself since.
+    /// Follows what has ended and what was found. `is_stirred`: a cgroup was made. `is_slow`: this thread has woken
+    /// for its heartbeat; cgroups are read again, as a service may have moved itself since.
     fn follow(&mut self, now: MonotonicNs, is_stirred: bool, is_slow: bool) {
         let mut has_ended = false;
         for service in &mut self.services {
@@ -107,7 +103,7 @@ impl NodeServices {
         if self.take() || is_slow {
             self.locate();
         }
-        if self.due().is_some_and(|due| due <= now) {
+        if self.due().is_some_and(|due| due <= now || is_slow) {
             self.look(now);
         }
     }
@@ -119,8 +115,9 @@ impl NodeServices {
             // Where earlier questions are not answered yet, there is no room for another one.
             let _ = node_services::ask(way, missing);
         }
-        (self.asked, self.due) = (now, now.after(self.pause));
-        self.pause = (self.pause * 2).min(self.longest);
+        let pause = if self.pause > LONGEST_PAUSE { Duration::MAX } else { self.pause };
+        (self.asked, self.due) = (now, now.after(pause));
+        self.pause = pause.saturating_mul(2);
     }
 
     /// Takes the answers that are there. Gives whether any names a process that was missing.
@@ -214,7 +211,7 @@ mod tests {
     #[test]
     fn one_that_is_started_again_is_looked_for_at_once_and_stays_protected_meanwhile() {
         let (core, supervisor) = messages_pair().expect("sockets");
-        let mut services = NodeServices::new(Some(core), true);
+        let mut services = NodeServices::new(Some(core));
         services.look(at(0));
         let (mut first, pid) = sleeping();
         assert_eq!(answered(&supervisor, pid), [0b111_1111]);
@@ -245,28 +242,31 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_there_is_looked_for_rarely_and_after_a_cgroup_was_made() {
-        for (has_events, longest) in [(true, 60_000), (false, 5000)] {
-            let (core, _supervisor) = messages_pair().expect("sockets");
-            let mut services = NodeServices::new(Some(core), has_events);
-            for _ in 0..20 {
-                services.look(at(0));
-            }
-            assert_eq!(services.due(), Some(at(longest)));
-            services.follow(at(500), true, false);
-            assert_eq!((services.due(), services.asked), (Some(at(1000)), at(0)), "no sooner than that");
-            for (now, due) in [(1000, 2000), (2000, 4000), (4000, 8000)] {
-                services.follow(at(now), false, false);
-                assert_eq!(services.due(), Some(at(due)));
-                services.longest = Duration::from_mins(1);
-            }
+    fn what_was_never_there_is_looked_for_with_the_heartbeat_and_after_a_cgroup_was_made() {
+        let (core, supervisor) = messages_pair().expect("sockets");
+        let mut services = NodeServices::new(Some(core));
+        for _ in 0..20 {
+            services.look(at(0));
+            answered(&supervisor, 0);
         }
+        let never = Some(at(0).after(Duration::MAX));
+        assert_eq!(services.due(), never);
+        services.follow(at(400), false, true);
+        assert_eq!((answered(&supervisor, 0).len(), services.due()), (1, never), "with the heartbeat");
+        services.follow(at(500), true, false);
+        assert_eq!((services.due(), services.asked), (Some(at(1400)), at(400)), "no sooner than that");
+        for (now, due) in [(1400, 2400), (2400, 4400), (4400, 8400)] {
+            services.follow(at(now), false, false);
+            assert_eq!(services.due(), Some(at(due)));
+        }
+        services.follow(at(8400), false, false);
+        assert!(services.due().is_some_and(|due| due > at(3_600_000)), "with the heartbeat again");
     }
 
     #[test]
     fn a_service_that_moves_is_followed_and_without_an_answer_nothing_waits() {
         let (core, supervisor) = messages_pair().expect("sockets");
-        let mut services = NodeServices::new(Some(core), true);
+        let mut services = NodeServices::new(Some(core));
         services.look(at(0));
         answered(&supervisor, rustix::process::getpid().as_raw_pid());
         services.follow(at(1), false, false);
