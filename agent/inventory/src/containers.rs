@@ -17,8 +17,9 @@ use crate::throttle::{Change, Stall, Throttle};
 pub const MOST_CONTAINERS: usize = 8192;
 /// Cgroups directly in one workload that are read; the first ones by name.
 const MOST_IN_ONE: usize = 32;
-/// A workload whose usage has changed by less since its figures were read rests: what CPUs charge beforehand is some of it.
-const MOVED: u64 = 1 << 20;
+/// A workload whose usage has changed by less since its figures were read rests: what one CPU charges beforehand (64 pages
+/// of 4 KiB), or some ten tasks.
+const MOVED: u64 = 256 << 10;
 /// The figures of one that rests are read anew after so long: what one container in it takes another may have given back,
 /// and limits may have changed.
 const AT_REST: Duration = Duration::from_mins(30);
