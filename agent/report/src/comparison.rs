@@ -95,9 +95,8 @@ impl Comparison {
 
     /// A pod was ended. `name`: as it is called, if that is known.
     ///
-    /// One that would not have been evicted is only counted where that is missed: in a dry run (`acts` is false), and for an
-    /// OOM kill, which most often is for a container's own limit, while another pod would have been evicted.
-    pub(crate) fn end(&self, ended: Ended, name: Option<&str>, acts: bool) {
+    /// One that would not have been evicted is only counted where that is missed: in a dry run, and for an OOM kill, which most often is for a container's own limit, while another pod would have been evicted.
+    pub(crate) fn end(&self, ended: Ended, name: Option<&str>, is_dry_run: bool) {
         let Ended { uid, by, at } = ended;
         self.expire(at);
         let mut rows = lock(&self.rows);
@@ -114,7 +113,7 @@ impl Comparison {
                 lead_seconds,
                 "pod {pod} was ended by {by}, {lead_seconds:.1} s after the dry run would have evicted it"
             );
-        } else if !acts && (by == EndedBy::Kubelet || is_short) {
+        } else if is_dry_run && (by == EndedBy::Kubelet || is_short) {
             let pod = name.map_or_else(|| format!("{:032x}", uid.0), str::to_owned);
             count(&self.metrics.missed, ("ended_by", by.name()));
             tracing::info!(
@@ -206,9 +205,9 @@ mod tests {
         let comparison = Comparison::new(&mut registry);
         comparison.decide(ONE, "shop/web", at(10));
         comparison.decide(ONE, "shop/web", at(15));
-        comparison.end(ended(ONE, EndedBy::Kubelet, 21), None, false);
+        comparison.end(ended(ONE, EndedBy::Kubelet, 21), None, true);
         comparison.decide(OTHER, "shop/db", at(30));
-        comparison.end(ended(OTHER, EndedBy::OomKiller, 31), None, false);
+        comparison.end(ended(OTHER, EndedBy::OomKiller, 31), None, true);
         // One that lives on.
         comparison.decide(ONE, "shop/web", at(40));
         comparison.expire(at(340));
@@ -236,12 +235,12 @@ mod tests {
     fn what_the_dry_run_misses_is_counted_and_a_containers_own_limit_is_not() {
         let mut registry = Registry::default();
         let comparison = Comparison::new(&mut registry);
-        comparison.end(ended(ONE, EndedBy::OomKiller, 1), Some("shop/web"), false);
-        comparison.end(ended(ONE, EndedBy::Kubelet, 2), Some("shop/web"), true);
+        comparison.end(ended(ONE, EndedBy::OomKiller, 1), Some("shop/web"), true);
+        comparison.end(ended(ONE, EndedBy::Kubelet, 2), Some("shop/web"), false);
         assert_eq!(counted(&registry), [""; 0], "nothing was short, or the agent acts");
-        comparison.end(ended(ONE, EndedBy::Kubelet, 3), Some("shop/web"), false);
+        comparison.end(ended(ONE, EndedBy::Kubelet, 3), Some("shop/web"), true);
         comparison.decide(OTHER, "shop/db", at(4));
-        comparison.end(ended(ONE, EndedBy::OomKiller, 5), None, false);
+        comparison.end(ended(ONE, EndedBy::OomKiller, 5), None, true);
         assert_eq!(
             counted(&registry),
             ["shadow_missed_total{ended_by=\"kubelet\"} 1", "shadow_missed_total{ended_by=\"oom_killer\"} 1"]

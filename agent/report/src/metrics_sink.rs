@@ -94,14 +94,14 @@ impl MetricsSink {
         }
     }
 
-    /// The agent acts, as far as is known.
-    pub(crate) fn acts(&self) -> bool {
-        self.may_act && self.switches.is_empty()
+    /// A kill switch is thrown.
+    pub(crate) fn is_switched_off(&self) -> bool {
+        !self.switches.is_empty()
     }
 
     fn show_acting(&self) {
-        self.metrics.acting.set(self.acts().into());
-        self.metrics.kill_switch.set((!self.switches.is_empty()).into());
+        self.metrics.acting.set((self.may_act && !self.is_switched_off()).into());
+        self.metrics.kill_switch.set(self.is_switched_off().into());
     }
 
     fn threshold(&self, record: &ThresholdRecord) {

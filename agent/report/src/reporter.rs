@@ -98,7 +98,7 @@ impl Reporter {
                 let name = self.names.pod(ended.uid);
                 // None was seen in the future.
                 let ended = Ended { at: ended.at.min((self.clock)()), ..ended };
-                self.metrics.metrics.comparison.end(ended, name, self.metrics.acts());
+                self.metrics.metrics.comparison.end(ended, name, self.is_dry_run());
             }
             // Once: what sends them could go on.
             Err(left_out) if !self.lacks_names => {
@@ -141,6 +141,7 @@ impl Reporter {
             self.kernel_log.plan(*plan, Figures::of(*cause).as_ref());
         }
         if let Record::Disk(DiskRecord::Victim { path, shadow: true, at, .. }) = record
+            && self.is_dry_run()
             && let Some(uid) = self.names.uid(path)
         {
             let cgroup = self.names.cgroup(path);
@@ -154,9 +155,16 @@ impl Reporter {
 
     /// Compares what a dry run would evict.
     fn compare(&self, draft: &Draft) {
-        for (uid, name) in draft.evicted_pods().filter(|_| draft.shadow) {
-            self.metrics.metrics.comparison.decide(uid, name, draft.plan.made);
+        if draft.shadow && self.is_dry_run() {
+            for (uid, name) in draft.evicted_pods() {
+                self.metrics.metrics.comparison.decide(uid, name, draft.plan.made);
+            }
         }
+    }
+
+    /// Nothing is done by any agent, as far as is known here. One that waits for another one's end shadows too.
+    fn is_dry_run(&self) -> bool {
+        self.configuration.machine.shadow || self.metrics.is_switched_off()
     }
 
     /// Takes in a part of a plan, and reports the plan once it is complete. One whose beginning was lost is not
