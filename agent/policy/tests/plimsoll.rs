@@ -327,6 +327,21 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
 }
 
 #[test]
+fn a_pod_that_returns_at_once_is_not_left_alone_where_memory_runs_out() {
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    let daemon = |started| Workload {
+        daemon_set: Some(OwnerUid(9)),
+        started: secs(started),
+        ..pod(u128::from(started), 300, 10)
+    };
+    let mut important = pod(77, 900, 10);
+    important.facts.priority = 1;
+    assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), important])), [0]);
+    assert_eq!(rig.memory(13, 50, &[daemon(11), important]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
+    assert_eq!(evicted(rig.memory(14, 49, &[daemon(11), important])), [0], "less than half of the threshold");
+}
+
+#[test]
 fn memory_is_judged_by_two_readings_in_four_cases() {
     for (kubelet, mem_available, case, outcome) in [
         (200, Some(200), Case::Neither, Outcome::NoPressure),

@@ -368,7 +368,9 @@ impl Turn<'_> {
                 let (grown, left) = self.rank(short, kind, plan);
                 let coming = coming + left.coming + self.unreaped(short, kind, plan.scope);
                 let expected = self.attribute(grown, short, kind, &status, plan);
-                let need = Need { why: status.why, short, missing: status.missing(), expected, coming, kind };
+                let (why, missing) = (status.why, status.missing());
+                let is_running_out = kind == ThresholdKind::Hard && status.available + status.available < status.at;
+                let need = Need { why, short, missing, expected, coming, kind, is_running_out };
                 let outcome = take(self.config, self.state, self.observation, need, self.now, plan);
                 if outcome == Outcome::Evict
                     && let Some(scope) = self.state.scope(plan.scope)

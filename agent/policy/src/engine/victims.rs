@@ -23,6 +23,8 @@ pub(super) struct Need {
     /// own.
     pub(super) coming: Amount,
     pub(super) kind: ThresholdKind,
+    /// Less than half of a hard threshold is available.
+    pub(super) is_running_out: bool,
 }
 
 /// The kubelet evicts one pod a turn, and a turn is this long (`monitoringInterval`).
@@ -186,6 +188,8 @@ struct Rules<'a> {
     is_blind: bool,
     /// Guaranteed workloads wait until no other class remains.
     classes_count: bool,
+    /// None is left alone as a loop: what could be had by that is less than what the OOM killer costs.
+    is_running_out: bool,
     now: MonotonicNs,
 }
 
@@ -225,7 +229,8 @@ impl<'a> Rules<'a> {
         let needs_growth = plan.attribution.is_some() && !config.evict_for_unattributed;
         let is_blind = !needs_growth && picks_blindly(observation, need.short, plan);
         let classes_count = is_memory && config.eviction_policy == EvictionPolicy::OpenShift3;
-        Self { config, responsibility, futile, is_blind, classes_count, now }
+        let is_running_out = need.is_running_out && may_be_blind(need.short);
+        Self { config, responsibility, futile, is_blind, classes_count, is_running_out, now }
     }
 
     fn may_take(&self, ranked: &Ranked) -> bool {
@@ -252,7 +257,8 @@ impl<'a> Rules<'a> {
             return Verdict::NotResponsible;
         }
         let alone_until = taken.loops.left_alone_until(candidate, self.config);
-        if let Some(until) = alone_until.filter(|until| ranked.exceeds && *until > self.now) {
+        let is_left_alone = |until: &MonotonicNs| ranked.exceeds && !self.is_running_out && *until > self.now;
+        if let Some(until) = alone_until.filter(is_left_alone) {
             passed.loop_ends = Some(passed.loop_ends.map_or(until, |earlier| earlier.min(until)));
             passed.loop_priority = passed.loop_priority.max(Some(ranked.priority));
             return Verdict::Looping(until);
@@ -354,8 +360,8 @@ fn picks_blindly(observation: &Observation<'_>, short: Short, plan: &Plan) -> bo
     !is_known && may_be_blind(short)
 }
 
-/// Whether a workload can be taken of which nothing is known: of memory and processes. A disk that nothing is known
-/// about costs none.
+/// Whether a workload can be taken of which nothing is known: of memory and processes, without which the machine stands
+/// still. A disk that nothing is known about costs none.
 fn may_be_blind(short: Short) -> bool {
     matches!(short.resource(), Resource::Memory | Resource::Pids)
 }

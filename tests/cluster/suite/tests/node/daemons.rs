@@ -8,16 +8,18 @@ use anyhow::{Result, ensure};
 use plimsoll_cluster_suite::{Answer, wait_for};
 use serde_json::{Value, json};
 
+use crate::race::figures;
 use crate::turn::Turn;
 use crate::view::{PODS, spec};
-use crate::{PATIENCE, overlay};
+use crate::{NODE, PATIENCE, overlay};
 
 const DAEMONS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
 const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
 /// How long the evictions of the DaemonSet that grows are counted.
 const COUNTED: Duration = Duration::from_mins(2);
-/// What they are at most: the first pod's successor is made before the taint is there, and is left alone for ten seconds; each
-/// next one is kept away by the taint for `evictionPressureTransitionPeriod`, 45 s, which begins anew with each.
+/// What they are at most: the first pod's successor may be made before the taint is there, and is left alone until less than
+/// half of the threshold is available; each next one is kept away by the taint for `evictionPressureTransitionPeriod`, 45 s,
+/// which begins anew with each.
 const AT_MOST: usize = 4;
 
 /// Both use more than they request, and the one of high priority uses much.
@@ -38,6 +40,7 @@ fn a_daemon_set_of_high_priority_is_spared_and_one_of_low_priority_is_evicted_wi
     turn.api.create(DAEMONS, &low).and_then(Answer::object).expect("it is accepted");
     turn.pressure_begins().expect("memory is short");
     let begun = Instant::now();
+    let mut console = turn.console(NODE).expect("it is there");
     wait_for("one is evicted", PATIENCE, || Ok((evictions(&turn, "low")? > before[0]).then_some(())))
         .expect("it is evicted");
     while begun.elapsed() < COUNTED {
@@ -49,6 +52,8 @@ fn a_daemon_set_of_high_priority_is_spared_and_one_of_low_priority_is_evicted_wi
     // Past the test harness, which keeps to itself what a test prints that passes.
     let _ = writeln!(std::io::stdout(), "FIGURE {count} evictions in {} s", COUNTED.as_secs());
     assert_eq!(evictions(&turn, "high").expect("a list"), before[1]);
+    console.read().expect("it is read");
+    assert_eq!(figures(&console, "oom-kills", "count"), [0; 0], "the OOM killer was first");
     turn.runs(spared).expect("it runs on");
 }
 

@@ -127,7 +127,7 @@ fn freed_by(turn: &Turn, has_killed: bool) -> Result<&'static str> {
 }
 
 /// The numbers that the node's console has with this key in lines of this kind.
-fn figures(console: &Console, what: &str, key: &str) -> Vec<u64> {
+pub(crate) fn figures(console: &Console, what: &str, key: &str) -> Vec<u64> {
     let lines = console.lines.iter().filter_map(|line| line.split_once(&format!("NODE {what} ")));
     let words = lines.filter_map(|(_, rest)| rest.split(' ').find_map(|word| word.strip_prefix(&format!("{key}="))));
     words.filter_map(|number| number.parse().ok()).collect()
