@@ -288,14 +288,14 @@ fn as_many_are_evicted_as_the_deficit_and_minimum_reclaim_need() {
     }
 }
 
+/// A DaemonSet's pod over its request, another one for each start.
+fn daemon(started: u64) -> Workload<'static> {
+    Workload { daemon_set: Some(OwnerUid(9)), started: secs(started), ..pod(u128::from(started), 300, 10) }
+}
+
 #[test]
 fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let daemon = |started| Workload {
-        daemon_set: Some(OwnerUid(9)),
-        started: secs(started),
-        ..pod(u128::from(started), 300, 10)
-    };
     let within = pod(77, 100, 200);
     assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), within])), [0]);
     // Back at once, and over again: no other pod within its request pays for it.
@@ -329,11 +329,6 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
 #[test]
 fn a_pod_that_returns_at_once_is_not_left_alone_where_memory_runs_out() {
     let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
-    let daemon = |started| Workload {
-        daemon_set: Some(OwnerUid(9)),
-        started: secs(started),
-        ..pod(u128::from(started), 300, 10)
-    };
     let mut important = pod(77, 900, 10);
     important.facts.priority = 1;
     assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), important])), [0]);
