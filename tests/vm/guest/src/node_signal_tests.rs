@@ -7,10 +7,10 @@ use crate::node::{
     Breathing, CRITICAL, Node, acting, await_available, await_metric, eviction_of, expect_dead, kills, number, plans,
     threshold,
 };
-use crate::node_tests::{is_whole, logged};
+use crate::node_tests::{begun_kills, is_whole, logged};
 use crate::pod::{Class, Pod, SIGTERM_SENT};
 use crate::scene::{MIB, PATIENCE};
-use crate::systemd::{start_guest, systemctl};
+use crate::systemd::{journal, start_guest, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_node::limits::TaskLimits;
 use serde_json::Value;
@@ -258,8 +258,9 @@ pub(crate) fn minimum_reclaim() -> Result<()> {
     let (at, target, available) = (number(by, "at")?, number(by, "target")?, number(by, "available")?);
     ensure!((at, target) == (hard, hard + RECLAIM * MIB), "{plan}");
     ensure!(at - available.min(at) < EACH * MIB, "one pod was not enough for the threshold itself: {plan}");
-    let in_order = |pod: &&Pod| kills(pod, "begun").ok().and_then(|kills| kills.first()?["at_ns"].as_u64());
-    killed.sort_by_key(in_order);
+    // Two workers kill side by side, and are reported in either order.
+    let begun = begun_kills(&journal()?);
+    killed.sort_by_key(|pod| begun.iter().position(|(cgroup, _)| *cgroup == pod.path()));
     let alive: Vec<&Pod> = pods.iter().filter(|pod| killed.iter().all(|dead| dead.name != pod.name)).collect();
     node.end(&killed, &[alive, vec![&bystander]].concat())
 }

@@ -198,18 +198,18 @@ fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     let second = Filled::make(node, "second", [0, 32])?;
     let in_volume = Filled::make(node, "in-volume", [56, 0])?;
     thread::sleep(COUNTED);
-    let before = available()?;
+    let hard = available()? - 20 * MIB;
     node.start_agent(&format!(
-        "evictionHard: {{memory.available: \"{FAR}\", imagefs.available: \"{}\"}}\n\
+        "evictionHard: {{memory.available: \"{FAR}\", imagefs.available: \"{hard}\"}}\n\
          evictionMinimumReclaim: {{imagefs.available: 40Mi}}\nevictionPressureTransitionPeriod: 5s\n\
          imageMinimumGCAge: 2s\n",
-        before - 20 * MIB
     ))?;
     let known = "the container runtime has 3 writable layers";
     wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(known))).with_context(logged)?;
     await_metric("plimsoll_disk_read{disk=\"imagefs\"} 1", PATIENCE)?;
-    // Some 40 MiB below the threshold, and 16 once the image is gone.
-    let filler = Filler::write(60)?;
+    // Some 40 MiB below the threshold, and 16 once the image is gone. What was there before frees its space late, so that
+    // more may be available by now than the threshold was computed from.
+    let filler = Filler::write((available()? + 40 * MIB).saturating_sub(hard) / MIB)?;
     first.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
     expect_images_first(&lines()?).with_context(logged)?;
     ensure!(!node.client.has_image(&name(UNUSED))?, "the unused image is still there; {}", logged());

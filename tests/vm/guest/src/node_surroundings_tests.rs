@@ -150,7 +150,8 @@ pub(crate) fn by_the_last_facts() -> Result<()> {
     let high = node.pod("high", Class::BestEffort, (1000, 30))?;
     let low = node.pod("low", Class::BestEffort, USUAL)?;
     high.start_held(&node.client, "main", &["anon", "--mib", &ROOM.to_string()])?;
-    let container = low.start_held(&node.client, "main", &["anon", "--mib", &GROWTH.to_string()])?;
+    // At a bounded rate: what is expected to be allocated until memory is back must be less than this pod frees.
+    let container = low.start_held(&node.client, "main", &["anon", "--mib", &GROWTH.to_string(), "--rate", "64"])?;
     let hard = threshold(2 * ROOM)?;
     node.start_agent(&format!("evictionHard: {{memory.available: \"{hard}\"}}\n"))?;
     high.let_go()?;
@@ -174,7 +175,7 @@ pub(crate) fn by_the_last_facts() -> Result<()> {
     })?;
     let plans = plans()?;
     ensure!(plans.iter().any(|plan| plan["outcome"] == "evict"), "no plan evicts; {}", logged());
-    node.end(&[&low], &[&bystander, &high])
+    node.end(&[&low], &[&bystander, &high]).with_context(|| format!("planned: {plans:?}"))
 }
 
 /// What `plimsoll explain` computes of each container is what a kubelet had containerd write for the OOM killer.
