@@ -192,11 +192,16 @@ pub(crate) fn imagefs_of_its_own() -> Result<()> {
 
 /// An image that no container uses. It takes some 24 MiB, packed and unpacked.
 const UNUSED: &str = "unused-apart";
+/// One whose removal has containerd collect its garbage.
+const COLLECTS: &str = "collects";
 
 fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     let first = Filled::make(node, "first", [0, 40])?;
     let second = Filled::make(node, "second", [0, 32])?;
     let in_volume = Filled::make(node, "in-volume", [56, 0])?;
+    // containerd frees what others left when an image is removed: all of it now, so that none is freed with the unused one.
+    import(&node.client, COLLECTS, 1)?;
+    containerd::remove(&name(COLLECTS))?;
     thread::sleep(COUNTED);
     let hard = available()? - 20 * MIB;
     node.start_agent(&format!(
@@ -207,8 +212,7 @@ fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     let known = "the container runtime has 3 writable layers";
     wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(known))).with_context(logged)?;
     await_metric("plimsoll_disk_read{disk=\"imagefs\"} 1", PATIENCE)?;
-    // Some 40 MiB below the threshold, and 16 once the image is gone. What was there before frees its space late, so that
-    // more may be available by now than the threshold was computed from.
+    // Some 40 MiB below the threshold, and 16 once the image is gone, whatever was freed since that was computed.
     let filler = Filler::write((available()? + 40 * MIB).saturating_sub(hard) / MIB)?;
     first.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
     expect_images_first(&lines()?).with_context(logged)?;
