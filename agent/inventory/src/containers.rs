@@ -11,18 +11,13 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
 use crate::rate::Rate;
+use crate::seen::Seen;
 use crate::throttle::{Change, Stall, Throttle};
 
 /// Cgroups of which figures are kept.
 pub const MOST_CONTAINERS: usize = 8192;
 /// Cgroups directly in one workload that are read; the first ones by name.
 const MOST_IN_ONE: usize = 32;
-/// A workload whose usage has changed by less since its figures were read rests: what one CPU charges beforehand (64 pages
-/// of 4 KiB), or some ten tasks.
-const MOVED: u64 = 256 << 10;
-/// The figures of one that rests are read anew after so long: what one container in it takes another may have given back,
-/// and limits may have changed.
-const AT_REST: Duration = Duration::from_mins(30);
 
 /// What is known of a cgroup. What is unknown is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,16 +138,9 @@ pub struct Found<'c> {
 #[derive(Debug, Default)]
 pub struct Containers {
     known: HashMap<CgroupId, Container>,
-    /// Workloads that were read before, and what was seen then of those whose figures may stay as they are.
+    /// Workloads that were read before, and what was seen then of those that have none of the foremost.
     workloads: HashMap<CgroupId, Option<Seen>>,
     is_full: bool,
-}
-
-/// When figures of a workload were read, none of them of one of the foremost, and what it used then.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    at: MonotonicNs,
-    usage: Bytes,
 }
 
 impl Containers {
@@ -192,12 +180,9 @@ impl Containers {
         is_open
     }
 
-    /// Whether figures of a workload would say much what they say: its usage is what it was, by the last reading of any
-    /// thread, and they are not old.
+    /// Whether figures of a workload may stay as they are.
     pub fn rests(&self, workload: &Handle, now: MonotonicNs) -> bool {
-        let seen = self.workloads.get(&workload.id()).copied().flatten();
-        seen.zip(workload.usage_seen())
-            .is_some_and(|(seen, usage)| now.since(seen.at) < AT_REST && usage.0.abs_diff(seen.usage.0) < MOVED)
+        self.workloads.get(&workload.id()).is_some_and(|seen| seen.is_some_and(|seen| seen.holds(workload, now)))
     }
 
     fn visit_one(

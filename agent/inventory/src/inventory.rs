@@ -17,6 +17,7 @@ use rustix::fd::AsFd as _;
 use crate::identity::{identify, is_monitor};
 use crate::orphans::{OrphanedPods, Orphans};
 use crate::pods::{Pods, Rank};
+use crate::seen::Seen;
 use crate::storage::Storage;
 use crate::{
     Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Measurer, Patterns, Pod, PodFacts, PodIdentity, PodMessage,
@@ -83,6 +84,8 @@ struct Known {
     slices: SliceSet,
     standing: Standing,
     cache: PageCache,
+    /// What it used when that was read; absent where it could not be.
+    cache_seen: Option<Seen>,
     /// It was read since it was sent last.
     is_cache_read: bool,
     /// As it was last sent.
@@ -92,6 +95,17 @@ struct Known {
     /// It has to be sent.
     is_changed: bool,
     seen: u64,
+}
+
+/// Of which workloads page cache is read, and what of it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refresh {
+    /// Of those whose usage has moved; what has changed. A decision waits until what it needs was read anew.
+    Moved,
+    /// Of all; what has changed.
+    All,
+    /// Of all; all of it, where the table has figures that another thread read meanwhile.
+    Replace,
 }
 
 /// What a walk finds out about a workload each time.
@@ -405,16 +419,18 @@ impl Inventory {
     fn open(&self, found: &Found, slot: u32) -> Result<Option<Known>, NodeError> {
         let Some(handle) = self.open_handle(&found.path, found.id, found.pod)? else { return Ok(None) };
         let slices = (0_u8..).zip(&self.config.slices).filter(|(_, slice)| slice.holds(found));
+        let started = monotonic();
+        let (cache, cache_seen) = read_cache(&handle, started);
         Ok(Some(Known {
             slot,
-            // Without a figure nothing is subtracted from its usage.
-            cache: handle.page_cache().unwrap_or_default(),
+            cache,
+            cache_seen,
             is_cache_read: true,
             pod: None,
             storage: None,
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
-            started: monotonic(),
+            started,
             slices: slices.fold(SliceSet::NONE, |set, (index, _)| set.with(SliceId(index))),
             standing: Standing::of(found),
             is_changed: true,
@@ -465,12 +481,16 @@ impl Inventory {
         })
     }
 
-    /// Reads the page cache of all workloads, and sends what changed; or `all`, where the table has figures that another
-    /// thread read meanwhile.
-    pub fn refresh(&mut self, all: bool, sink: &mut impl Sink) {
+    /// Reads the page cache of workloads, and sends it.
+    pub fn refresh(&mut self, how: Refresh, sink: &mut impl Sink) {
+        let now = monotonic();
         for known in self.known.values_mut() {
-            let cache = known.handle.page_cache().unwrap_or_default();
-            if all || known.cache.differs(&cache) {
+            if how == Refresh::Moved && known.cache_seen.is_some_and(|seen| seen.holds(&known.handle, now)) {
+                continue;
+            }
+            let cache;
+            (cache, known.cache_seen) = read_cache(&known.handle, now);
+            if how == Refresh::Replace || known.cache.differs(&cache) {
                 known.is_changed = true;
                 known.is_cache_read = true;
                 known.cache = cache;
@@ -511,7 +531,7 @@ impl Inventory {
     }
 
     /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed, or `all`,
-    /// as [`Self::refresh`] does.
+    /// as [`Refresh::Replace`] does.
     pub fn find_slices(&mut self, all: bool, sink: &mut impl Sink) {
         for (index, (known, place)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
             let now = place.read(known.as_ref(), &self.config.root, &self.config.patterns);
@@ -550,6 +570,12 @@ impl Inventory {
             }
         }
     }
+}
+
+/// The page cache of a workload; without a figure nothing is subtracted from its usage.
+fn read_cache(handle: &Handle, now: MonotonicNs) -> (PageCache, Option<Seen>) {
+    let cache = handle.page_cache().ok();
+    (cache.unwrap_or_default(), cache.map(|cache| Seen { at: now, usage: cache.charged }))
 }
 
 fn is_owner(found: &Found, owner: Owner) -> bool {

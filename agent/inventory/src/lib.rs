@@ -24,6 +24,7 @@ mod rate;
 mod relief;
 mod removal;
 mod runtime_order;
+mod seen;
 mod slices;
 mod storage;
 mod table;
@@ -38,7 +39,7 @@ pub use core_message::{
 };
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in, is_monitor};
-pub use inventory::{Config, Coverage, Inventory, Sink};
+pub use inventory::{Config, Coverage, Inventory, Refresh, Sink};
 pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room, Source};
 pub use orphans::OrphanedPods;
 pub use patterns::Patterns;

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use plimsoll_inventory::{CoreMessage, Coverage, Inventory, Sink as _, Source};
+use plimsoll_inventory::{CoreMessage, Coverage, Inventory, Refresh, Sink as _, Source};
 use plimsoll_node::clock::monotonic;
 use plimsoll_sense::{HealthReader, Hook, HookState, PacketRings, SourceAttempt};
 use plimsoll_state::Entry;
@@ -245,10 +245,16 @@ impl Thread {
             schedule.events.done(begun, monotonic(), Duration::MAX);
         }
         let begun = monotonic();
-        let all = asked & Request::RefreshAll as u32 != 0;
-        if all || asked & Request::Refresh as u32 != 0 || schedule.refresh.is_overdue(begun) {
-            self.inventory.find_slices(all, &mut self.outgoing);
-            self.inventory.refresh(all, &mut self.outgoing);
+        let how = if asked & Request::RefreshAll as u32 != 0 {
+            Some(Refresh::Replace)
+        } else if asked & Request::Refresh as u32 != 0 {
+            Some(Refresh::All)
+        } else {
+            schedule.refresh.is_overdue(begun).then_some(Refresh::Moved)
+        };
+        if let Some(how) = how {
+            self.inventory.find_slices(how == Refresh::Replace, &mut self.outgoing);
+            self.inventory.refresh(how, &mut self.outgoing);
             schedule.refreshed(begun, monotonic(), self.handle.headroom());
         }
         self.outgoing.publish();
@@ -455,7 +461,7 @@ mod tests {
         let deepest = move || {
             let (mut inventory, mut sent) = (Inventory::new(config), Sent::default());
             inventory.discover(&mut sent);
-            inventory.refresh(true, &mut sent);
+            inventory.refresh(Refresh::Replace, &mut sent);
             let _ = inventory.coverage();
             let (root, mut containers) = (&inventory.config().root, plimsoll_inventory::Containers::default());
             for workload in inventory.handles() {

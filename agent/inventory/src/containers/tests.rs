@@ -1,6 +1,7 @@
 //! Cgroups made of plain files.
 
 use super::*;
+use crate::seen::{AT_REST, MOVED};
 use crate::throttle::Ended;
 use std::fs;
 

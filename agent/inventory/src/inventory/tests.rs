@@ -88,7 +88,7 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
     inventory.discover(&mut sent);
     assert_eq!(sent.take(), (vec![], 0));
     fs::write(tree.path().join("work.slice/b/memory.stat"), "inactive_file 4096\n").expect("writable");
-    inventory.refresh(false, &mut sent);
+    inventory.refresh(Refresh::Moved, &mut sent);
     assert_eq!(sent.take(), (vec!["work.slice/b".into()], 0));
     // A reservation that changes is read at the next walk.
     for name in ["work.slice", "work.slice/a"] {
@@ -151,7 +151,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
     }
     assert_eq!(figures(&mut table), (Some(Bytes(100)), Some(Bytes(3900))));
     inventory.find_slices(true, &mut sent);
-    inventory.refresh(true, &mut sent);
+    inventory.refresh(Refresh::Replace, &mut sent);
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
     assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
 }
@@ -174,10 +174,35 @@ fn page_cache_that_was_read_meanwhile_stays_where_something_else_is_sent() {
     assert_eq!((workload.facts.cache.inactive_file, workload.moved), (Bytes(900), Bytes(200)));
     // What was read since then replaces it.
     fs::write(tree.path().join(POD).join("memory.stat"), "inactive_file 300\n").expect("writable");
-    inventory.refresh(false, &mut sent);
+    inventory.refresh(Refresh::Moved, &mut sent);
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
     let workload = table.iter().next().expect("it is there").1;
     assert_eq!((workload.facts.cache.inactive_file, workload.moved), (Bytes(300), Bytes(0)));
+}
+
+#[test]
+fn page_cache_is_read_where_usage_has_moved_or_all_of_it_is_asked_for() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for name in ["work.slice", "work.slice/a"] {
+        cgroup(tree.path(), name, 1 << 20);
+    }
+    let write = |file: &str, text: &str| fs::write(tree.path().join("work.slice/a").join(file), text).expect("ours");
+    write("memory.stat", "inactive_file 4096\n");
+    let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+    inventory.discover(&mut sent);
+    sent.take();
+    let handle = Arc::clone(&inventory.known.values().next().expect("it is known").handle);
+    let mut is_read = |how, inactive: u64| {
+        write("memory.stat", &format!("inactive_file {inactive}\n"));
+        inventory.refresh(how, &mut sent);
+        !sent.take().0.is_empty()
+    };
+    assert!(!is_read(Refresh::Moved, 8192) && is_read(Refresh::All, 8192));
+    assert!(!is_read(Refresh::All, 8192) && is_read(Refresh::Replace, 8192), "it is what was sent before");
+    write("memory.current", &(2 << 20).to_string());
+    assert!(!is_read(Refresh::Moved, 4096), "no thread has seen that it moved");
+    handle.usage().expect("it is there");
+    assert!(is_read(Refresh::Moved, 4096) && !is_read(Refresh::Moved, 8192));
 }
 
 #[test]
@@ -490,8 +515,8 @@ fn what_could_not_be_written_is_tried_again() {
     inventory.discover(&mut sent);
     inventory.learn([said(critical, Some(Critical::Priority))].into_iter(), &mut sent);
     sent.is_full = false;
-    inventory.refresh(false, &mut sent);
-    inventory.refresh(false, &mut sent);
+    inventory.refresh(Refresh::Moved, &mut sent);
+    inventory.refresh(Refresh::Moved, &mut sent);
     assert_eq!(sent.written.len(), 2);
 }
 
