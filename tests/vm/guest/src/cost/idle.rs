@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// What is measured, in this order.
 const WATCHERS: [Rival; 3] = [Rival::PlimsollEbpf, Rival::Earlyoom, Rival::SystemdOomd];
-/// How long a window is, at rest and in a storm.
-const AT_REST: Duration = Duration::from_secs(20);
+/// How long a window is, at rest and in a storm. At rest the agent walks the tree every five minutes: each window has that.
+const AT_REST: Duration = Duration::from_mins(5);
 const IN_STORM: Duration = Duration::from_secs(4);
 /// The threshold, which nothing crosses.
 const THRESHOLD: u64 = 64 * MIB;
