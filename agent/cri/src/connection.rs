@@ -27,6 +27,8 @@ pub enum Call {
     ListPodSandbox,
     /// The containers, running or not.
     ListContainers,
+    /// What the runtime says of itself; of that, which image sandboxes are made from.
+    Status,
     /// What the list leaves out of one container.
     ContainerStatus,
     /// What containers use; of that, what their writable layers take is read.
@@ -55,6 +57,7 @@ impl Call {
             Self::Version => "/runtime.v1.RuntimeService/Version",
             Self::ListPodSandbox => "/runtime.v1.RuntimeService/ListPodSandbox",
             Self::ListContainers => "/runtime.v1.RuntimeService/ListContainers",
+            Self::Status => "/runtime.v1.RuntimeService/Status",
             Self::ContainerStatus => "/runtime.v1.RuntimeService/ContainerStatus",
             Self::ListContainerStats => "/runtime.v1.RuntimeService/ListContainerStats",
             Self::StopContainer => "/runtime.v1.RuntimeService/StopContainer",

@@ -112,7 +112,7 @@ impl Rules<'_> {
 }
 
 /// The ways in which people write an image's name: whole, or without tag and digest; with Docker's registry, or without.
-fn forms(name: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn forms(name: &str) -> impl Iterator<Item = &str> {
     let bare = name.split_once('@').map_or(name, |(before, _)| before);
     // A colon before the last slash is that of a port.
     let tag = bare.rfind(':').filter(|&at| !bare[at..].contains('/'));

@@ -1,7 +1,7 @@
 //! What the container runtime knows of pods, containers and images, and what it may be asked to stop, remove and relax.
 //!
 //! A runtime's socket is equivalent to root: a process that may write to it may run anything on the node. [`Runtime`] is
-//! therefore a client of thirteen calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
+//! therefore a client of fourteen calls of the Container Runtime Interface, version 1, and has no others: it lists, stops and
 //! removes, and sets memory.high of a container. The messages for running, executing, attaching and port forwarding do not
 //! exist in this program ([decision 11](../../docs/decisions/0011-a-narrow-client-of-the-runtime.md)).
 //!

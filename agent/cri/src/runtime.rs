@@ -117,10 +117,16 @@ impl Runtime {
     /// in each container's status alone (`handleImageVolumes` in the kubelet's `image_gc_manager.go`). It takes
     /// [`Limits::change`] at most for all of them, and any error is one of the whole, because what cannot be read may be in
     /// use. List the images before: one that is pulled and used in between is then not among them.
+    ///
+    /// The image of sandboxes, which no container is made from, counts as used as well: containerd before 1.7 reports no
+    /// image as pinned.
     pub async fn images_in_use(&mut self) -> Result<InUse, Error> {
         let limit = self.limits.change;
         let gathered = timeout(limit, async {
             let mut in_use = InUse::default();
+            if let Some(name) = self.sandbox_image().await? {
+                in_use.add_sandbox_image(&name);
+            }
             for container in self.containers().await? {
                 in_use.add_container(&container);
                 if let Some(status) = self.container_status(&container.id).await? {
@@ -133,6 +139,19 @@ impl Runtime {
             return Err(Error::TimedOut { socket: self.socket.clone(), call: Call::ContainerStatus, limit });
         };
         in_use
+    }
+
+    /// The name of the image that sandboxes are made from, as it is configured; absent where the runtime does not say it.
+    /// containerd and CRI-O do, with the rest of their configuration as JSON.
+    async fn sandbox_image(&mut self) -> Result<Option<String>, Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Config {
+            sandbox_image: Option<String>,
+        }
+        let answer: proto::StatusResponse = self.list(Call::Status, proto::StatusRequest { verbose: true }).await?;
+        let config = answer.info.get("config").and_then(|text| serde_json::from_str(text).ok());
+        Ok(config.and_then(|Config { sandbox_image }| sandbox_image).filter(|name| !name.is_empty()))
     }
 
     /// Where images and writable layers are, and what they use.

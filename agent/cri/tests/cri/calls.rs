@@ -232,7 +232,10 @@ async fn images_in_use_are_those_of_containers_and_those_that_they_mount() {
     let images = runtime.images().await.expect("they are listed");
     let in_use = runtime.images_in_use().await.expect("they are reported");
     assert_eq!(images.iter().map(|it| in_use.has(it)).collect::<Vec<_>>(), [true, true, true, false]);
-    assert_eq!(fake.calls(), ["ListImages", "ListContainers", "ContainerStatus exited", "ContainerStatus vanished"]);
+    assert_eq!(
+        fake.calls(),
+        ["ListImages", "Status", "ListContainers", "ContainerStatus exited", "ContainerStatus vanished"]
+    );
 
     // One that cannot be read may use any image.
     fake.change(|node| {
@@ -243,6 +246,31 @@ async fn images_in_use_are_those_of_containers_and_those_that_they_mount() {
     fake.change(|node| node.manner = Manner::Refuse(tonic::Code::Internal, "no"));
     let error = runtime.images_in_use().await.expect_err("nothing is reported");
     assert!(matches!(error, Error::Failed { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn the_image_of_sandboxes_is_used_however_the_runtime_says_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tagged = |id: &str, tag: &str| proto::Image { repo_tags: vec![tag.to_owned()], ..image_of(id) };
+    let (fake, _served, mut runtime) = connected(folder.path(), |node| {
+        node.images =
+            vec![tagged("sha256:a", "docker.io/rancher/pause:3.6"), tagged("sha256:b", "registry.local/app:1")];
+    })
+    .await;
+    let images = runtime.images().await.expect("they are listed");
+    for (config, expected) in [
+        (Some(r#"{"sandboxImage": "docker.io/rancher/pause:3.6", "cni": {}}"#), true),
+        (Some(r#"{"sandboxImage": "rancher/pause:3.6"}"#), true),
+        (Some(r#"{"sandboxImage": "rancher/pause:3.7"}"#), false),
+        (Some(r#"{"sandboxImage": ""}"#), false),
+        (Some(r#"{"other": true}"#), false),
+        (Some("not JSON"), false),
+        (None, false),
+    ] {
+        fake.change(|node| node.config = config);
+        let in_use = runtime.images_in_use().await.expect("they are reported");
+        assert_eq!(images.iter().map(|it| in_use.has(it)).collect::<Vec<_>>(), [expected, false], "{config:?}");
+    }
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ pub(crate) struct Node {
     pub(crate) statuses: BTreeMap<String, Option<proto::ContainerStatus>>,
     pub(crate) stats: Vec<proto::ContainerStats>,
     pub(crate) images: Vec<proto::Image>,
+    /// Of its configuration, as JSON.
+    pub(crate) config: Option<&'static str>,
     pub(crate) file_systems: proto::ImageFsInfoResponse,
     /// Ids of what it refuses to remove.
     pub(crate) stuck: Vec<String>,
@@ -298,6 +300,15 @@ impl RuntimeService for Fake {
             node.removes(&id)?;
             node.containers.retain(|container| container.id != id);
             Ok(proto::RemoveContainerResponse {})
+        })
+        .await
+    }
+
+    async fn status(&self, request: Request<proto::StatusRequest>) -> Result<Response<proto::StatusResponse>, Status> {
+        let is_verbose = request.into_inner().verbose;
+        self.answer("Status".to_owned(), |node| {
+            let config = node.config.filter(|_| is_verbose).map(|text| ("config".to_owned(), text.to_owned()));
+            Ok(proto::StatusResponse { info: config.into_iter().collect() })
         })
         .await
     }
