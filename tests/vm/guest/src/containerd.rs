@@ -2,7 +2,7 @@
 //! containers run.
 
 use crate::agent::PROGRAM as AGENT;
-use crate::cri::Client;
+use crate::cri::{Client, api};
 use crate::machine::{now_ns, wait_for};
 use crate::pod;
 use crate::scene::PATIENCE;
@@ -19,6 +19,8 @@ use std::process::Command;
 pub(crate) const UNIT: &str = "containerd.service";
 /// The image.
 pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
+/// The same for sandboxes, with an id of its own.
+pub(crate) const SANDBOX_IMAGE: &str = "plimsoll.test/sandbox:1";
 /// What a sandbox runs: its process keeps the namespaces and does nothing.
 const PAUSE: [&str; 3] = ["idle", "--mib", "1"];
 /// The program itself.
@@ -70,19 +72,20 @@ pub(crate) fn start_at(driver: Driver, places: Option<Places>) -> Result<Client>
         systemctl(&["start", UNIT])?;
     }
     let client = Client::new()?;
-    if !client.has_image(IMAGE)? {
+    if !client.has_image(IMAGE)? || !client.has_image(SANDBOX_IMAGE)? {
         let begun = now_ns();
         let program = fs::read(std::env::current_exe()?).context("cannot read this program")?;
         import(&client, IMAGE, &program)?;
+        import(&client, SANDBOX_IMAGE, &program)?;
         figure("image", &[("bytes", &program.len()), ("ms", &((now_ns() - begun) / 1_000_000))]);
     }
     Ok(client)
 }
 
-/// Gives it an image with this name, whose only file is this program.
+/// Gives it an image with this name and of that title, so that no other one has its id, whose only file is this program.
 pub(crate) fn import(client: &Client, name: &str, program: &[u8]) -> Result<()> {
     let files = vec![File { path: GUEST, data: program, is_program: true }];
-    let image = Image { architecture: "amd64", files, program: GUEST, arguments: &PAUSE, labels: &[] };
+    let image = Image { architecture: "amd64", files, program: GUEST, arguments: &PAUSE, labels: &[("title", name)] };
     import_archive(client, name, &plimsoll_oci::archive(name, &[image], Layer::Plain)?)
 }
 
@@ -109,9 +112,9 @@ pub(crate) fn pin(name: &str) -> Result<()> {
     run(ctr().args(["images", "label", name, "io.cri-containerd.pinned=pinned"])).map(drop)
 }
 
-/// Removes an image.
-pub(crate) fn remove(name: &str) -> Result<()> {
-    run(ctr().args(["images", "remove", "--sync", name])).map(drop)
+/// Whether its version is one that reports which images are pinned: 1.7 or later.
+pub(crate) fn reports_pinned() -> Result<bool> {
+    Ok(!run(Command::new(PROGRAM).arg("--version"))?.contains(" 1.6."))
 }
 
 fn ctr() -> Command {
@@ -128,7 +131,7 @@ fn configuration(driver: Driver, places: Option<Places>) -> String {
         (format!("root = \"{images}\"\n"), format!("[{snapshotter}]\nroot_path = \"{layers}\"\n"))
     });
     format!(
-        "version = 2\n{root}{layers}[{cri}]\nsandbox_image = \"{IMAGE}\"\n[{cri}.containerd.runtimes.runc]\n\
+        "version = 2\n{root}{layers}[{cri}]\nsandbox_image = \"{SANDBOX_IMAGE}\"\n[{cri}.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n[{cri}.containerd.runtimes.runc.options]\nSystemdCgroup = {}\n",
         driver == Driver::Systemd
     )
@@ -144,7 +147,8 @@ pub(crate) fn stop() -> Result<()> {
     systemctl(&["stop", UNIT]).map(drop)
 }
 
-/// Removes all pods with what a kubelet would have made for them. Tests may have stopped containerd's process.
+/// Removes all pods with what a kubelet would have made for them, and all images that one test alone needed, so that the next
+/// one finds the disk as it was. Tests may have stopped containerd's process.
 pub(crate) fn clean() -> Result<()> {
     if property(UNIT, "ActiveState")? == "active" {
         systemctl(&["kill", "--signal=CONT", UNIT])?;
@@ -157,6 +161,11 @@ pub(crate) fn clean() -> Result<()> {
                 Ok(last.is_none())
             });
             removed.with_context(|| format!("{last:?}"))?;
+        }
+        let stays =
+            |image: &api::Image| image.repo_tags.iter().any(|tag| [IMAGE, SANDBOX_IMAGE].contains(&tag.as_str()));
+        for image in client.images()?.iter().filter(|image| !stays(image)) {
+            client.remove_image(&image.id)?;
         }
     }
     pod::clean()

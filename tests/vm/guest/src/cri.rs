@@ -102,11 +102,28 @@ impl Client {
         Ok((status.state(), status.exit_code))
     }
 
+    /// The image of this name, if there is one.
+    pub(crate) fn image(&self, name: &str) -> Result<Option<api::Image>> {
+        Ok(self.wait("ImageStatus", self.images_client().image_status(named(name)))?.image)
+    }
+
     /// Whether there is an image of this name.
     pub(crate) fn has_image(&self, name: &str) -> Result<bool> {
-        let request = api::ImageStatusRequest { image: Some(api::ImageSpec { image: name.to_owned() }) };
-        let mut client = ImageServiceClient::new(self.channel.clone());
-        Ok(self.wait("ImageStatus", client.image_status(request))?.image.is_some())
+        Ok(self.image(name)?.is_some())
+    }
+
+    /// All images.
+    pub(crate) fn images(&self) -> Result<Vec<api::Image>> {
+        Ok(self.wait("ListImages", self.images_client().list_images(api::Empty {}))?.images)
+    }
+
+    /// Removes an image with all its names, and waits until its space is free.
+    pub(crate) fn remove_image(&self, id: &str) -> Result<()> {
+        self.wait("RemoveImage", self.images_client().remove_image(named(id))).map(drop)
+    }
+
+    fn images_client(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(self.channel.clone())
     }
 
     fn call<T, F>(&self, name: &str, call: impl FnOnce(RuntimeServiceClient<Channel>) -> F) -> Result<T>
@@ -122,4 +139,8 @@ impl Client {
         ensure!(answer.is_ok(), "{name}: {}", answer.err().map_or_else(String::new, |status| status.to_string()));
         Ok(answer?.into_inner())
     }
+}
+
+fn named(image: &str) -> api::ImageStatusRequest {
+    api::ImageStatusRequest { image: Some(api::ImageSpec { image: image.to_owned() }) }
 }

@@ -3,7 +3,6 @@
 
 use crate::agent::tail;
 use crate::cgroup::Cgroup;
-use crate::containerd;
 use crate::machine::wait_for;
 use crate::node::{Node, await_metric, kills, lines, number};
 use crate::node_disk_tests::{available, import, name};
@@ -185,23 +184,17 @@ pub(crate) fn imagefs_of_its_own() -> Result<()> {
         Ok(pods) => node.end(&[&pods[0].pod, &pods[1].pod], &[&pods[2].pod]),
         Err(error) => Err(error),
     };
-    let _ = containerd::remove(&name(UNUSED));
     drop(disk);
     killed
 }
 
 /// An image that no container uses. It takes some 24 MiB, packed and unpacked.
 const UNUSED: &str = "unused-apart";
-/// One whose removal has containerd collect its garbage.
-const COLLECTS: &str = "collects";
 
 fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     let first = Filled::make(node, "first", [0, 40])?;
     let second = Filled::make(node, "second", [0, 32])?;
     let in_volume = Filled::make(node, "in-volume", [56, 0])?;
-    // containerd frees what others left when an image is removed: all of it now, so that none is freed with the unused one.
-    import(&node.client, COLLECTS, 1)?;
-    containerd::remove(&name(COLLECTS))?;
     thread::sleep(COUNTED);
     let hard = available()? - 20 * MIB;
     node.start_agent(&format!(
