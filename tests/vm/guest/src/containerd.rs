@@ -72,6 +72,8 @@ pub(crate) fn start_at(driver: Driver, places: Option<Places>) -> Result<Client>
         systemctl(&["start", UNIT])?;
     }
     let client = Client::new()?;
+    // It may be active before its CRI is.
+    wait_for("CRI answers", PATIENCE, || Ok(client.has_image(IMAGE).is_ok()))?;
     if !client.has_image(IMAGE)? || !client.has_image(SANDBOX_IMAGE)? {
         let begun = now_ns();
         let program = fs::read(std::env::current_exe()?).context("cannot read this program")?;
