@@ -16,6 +16,7 @@ mod race;
 mod removal;
 mod restarts;
 mod scheduling;
+mod soft;
 mod standard;
 mod timeline;
 mod turn;

@@ -42,12 +42,29 @@ machine:
   metricsAddress: 10.0.2.15:9464
   cluster: {inCluster: true, taint: NoSchedule}
 ";
+/// The threshold of [`SENSITIVE`] and the soft one of [`SOFT`], in MiB.
+pub(crate) const FAR_MIB: u64 = 1200;
+/// One with the kubelet's threshold and a soft one far above it, whose grace is longer than any test.
+pub(crate) const SOFT: &str = "
+evictionHard: {memory.available: 101Mi}
+evictionSoft: {memory.available: 1200Mi}
+evictionSoftGracePeriod: {memory.available: 1h}
+evictionPressureTransitionPeriod: 45s
+machine:
+  logFormat: json
+  cluster: {inCluster: true, taint: NoSchedule}
+";
 /// What has the agent write standard conditions.
 const STANDARD_CONDITIONS: &str = "standardConditions";
 
 /// [`SENSITIVE`] with this value of `standardConditions`.
 pub(crate) fn with_standard_conditions(value: &str) -> String {
     SENSITIVE.replace("inCluster: true", &format!("inCluster: true, {STANDARD_CONDITIONS}: {value}"))
+}
+
+/// A configuration with metrics where the API server reaches them, as in [`ALL_SIGNALS`], and more lines under `machine`.
+pub(crate) fn with_metrics(configuration: &str, more: &str) -> String {
+    configuration.replace("machine:\n", &format!("machine:\n  metricsAddress: 10.0.2.15:9464\n{more}"))
 }
 
 /// The same in a dry run.

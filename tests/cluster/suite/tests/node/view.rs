@@ -52,7 +52,7 @@ pub(crate) fn containers(pod: &Value) -> Vec<Value> {
     pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default()
 }
 
-/// The metrics of an agent that is installed with [`crate::overlay::ALL_SIGNALS`].
+/// The metrics of an agent that is installed with [`crate::overlay::ALL_SIGNALS`] or [`crate::overlay::with_metrics`].
 pub(crate) fn metrics(cluster: &Cluster) -> Result<String> {
     let answer = cluster.api.get(&format!("/api/v1/nodes/{NODE}:{METRICS}/proxy/metrics"))?.object()?;
     Ok(answer.as_str().context("metrics are text")?.to_owned())
@@ -61,6 +61,12 @@ pub(crate) fn metrics(cluster: &Cluster) -> Result<String> {
 /// The value of a series, as it is written with its labels.
 pub(crate) fn metric(metrics: &str, series: &str) -> Option<u64> {
     metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// What the agent reads of memory, as the kubelet computes it: bytes.
+pub(crate) fn available(cluster: &Cluster) -> Result<u64> {
+    let series = "plimsoll_signal_available{eviction_signal=\"memory.available\"}";
+    metric(&metrics(cluster)?, series).with_context(|| format!("no {series}"))
 }
 
 /// Whether all containers of a pod have ended.
