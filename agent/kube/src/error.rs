@@ -56,8 +56,10 @@ pub enum Refusal {
     Gone,
     /// The object is another one, or another version of it.
     Conflict,
-    /// It never will: the request is not allowed, or not valid.
+    /// It never will: the request is not valid.
     Never(String),
+    /// It is not allowed: for good, or until an API server that has just started has read the roles.
+    Forbidden(String),
     /// The request cannot be made here, or its answer is none of an API server.
     Unusable(String),
     /// This request failed; another one may not. Not before this pause, if it named one.
@@ -83,7 +85,8 @@ impl Refusal {
         match status.code {
             404 | 410 => Self::Gone,
             409 => Self::Conflict,
-            400 | 403 | 405 | 406 | 413 | 415 | 422 => Self::Never(text),
+            400 | 405 | 406 | 413 | 415 | 422 => Self::Never(text),
+            403 => Self::Forbidden(text),
             // The token is that of every request.
             401 | 429 | 503 => Self::Later(text, pause),
             _ => Self::Failed(text, pause),
@@ -121,9 +124,10 @@ mod tests {
         for (code, expected) in [(404, Refusal::Gone), (410, Refusal::Gone), (409, Refusal::Conflict)] {
             assert_eq!(refused(code, 0), expected);
         }
-        for code in [400, 403, 422] {
+        for code in [400, 422] {
             assert!(matches!(refused(code, 0), Refusal::Never(_)), "{code}");
         }
+        assert!(matches!(refused(403, 0), Refusal::Forbidden(_)));
         for code in [401, 429, 503] {
             assert!(matches!(refused(code, 0), Refusal::Later(_, None)), "{code}");
         }

@@ -2,8 +2,8 @@
 //!
 //! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
 //! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
-//! one. What is refused for good is logged and left. Conditions are written when they change, and again at each heartbeat,
-//! when taints are looked at too.
+//! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change, and
+//! again at each heartbeat, when taints are looked at too.
 
 mod entry;
 mod notes;

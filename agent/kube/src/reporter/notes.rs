@@ -197,7 +197,7 @@ mod tests {
         run(async {
             let (client, log) = server(|asked| {
                 let is_degraded = asked.body["reason"] == "PlimsollDegraded";
-                if is_degraded { refused(403, "Forbidden", "a policy") } else { accepts(asked) }
+                if is_degraded { refused(422, "Invalid", "a policy") } else { accepts(asked) }
             });
             let mut reporter = Reporter::new(client, "n1".into(), None);
             reporter.degrade(vec![RUNTIME]);

@@ -15,9 +15,13 @@ impl Reporter {
         if !matches!(result, Err(Refusal::Later(..) | Refusal::Unusable(_))) {
             self.of_server.succeed("what is reported");
         }
+        if !matches!(result, Err(Refusal::Forbidden(_))) {
+            self.retry(write).end_forbidden();
+        }
         let refusal = match result {
             Ok(()) => return self.written(write, time),
             Err(Refusal::Unusable(why)) if self.retry(write).is_futile() => Refusal::Never(why),
+            Err(Refusal::Forbidden(why)) if self.retry(write).is_forbidden() => Refusal::Never(why),
             Err(refusal) => refusal,
         };
         match (write, refusal) {
@@ -27,7 +31,7 @@ impl Reporter {
                 self.retry(write).delay(pause);
             }
             (_, Refusal::Failed(why, pause)) => self.retry(write).fail(what, &why, pause),
-            (_, Refusal::Unusable(why)) => self.retry(write).fail(what, &why, None),
+            (_, Refusal::Unusable(why) | Refusal::Forbidden(why)) => self.retry(write).fail(what, &why, None),
             (Write::Conditions | Write::Taints | Write::Standard, Refusal::Conflict) => {
                 let retry = self.retry(write);
                 retry.delay_by(spread(CONFLICT, fastrand::f64()) * (retry.failures() + 1).min(10));

@@ -8,6 +8,9 @@ use tokio::time::Instant;
 /// So often something is tried that another try may not change: a patch that is in conflict, a request that is not
 /// understood.
 const TRIES: u32 = 5;
+/// For so long something is tried that is forbidden each time. An API server that has just started serves before it has read
+/// the roles, and forbids everything until then (kubernetes/kubernetes#101422).
+const FORBIDDEN: Duration = Duration::from_mins(2);
 /// The longest pause that an API server may name.
 const NAMED_MOST: Duration = Duration::from_mins(5);
 
@@ -18,6 +21,8 @@ pub(super) struct Retry {
     failures: u32,
     /// Those of them that another try may not change.
     futile: u32,
+    /// Since when each answer was that it is forbidden, where the last one was.
+    forbidden: Option<Instant>,
     /// When it is tried again.
     due: Instant,
     trouble: Option<String>,
@@ -25,7 +30,7 @@ pub(super) struct Retry {
 
 impl Retry {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { failures: 0, futile: 0, due: now, trouble: None }
+        Self { failures: 0, futile: 0, forbidden: None, due: now, trouble: None }
     }
 
     pub(super) const fn failures(&self) -> u32 {
@@ -40,6 +45,16 @@ impl Retry {
     pub(super) const fn is_futile(&mut self) -> bool {
         self.futile += 1;
         self.futile >= TRIES
+    }
+
+    /// It is forbidden. Whether that was so for long enough for none to follow.
+    pub(super) fn is_forbidden(&mut self) -> bool {
+        self.forbidden.get_or_insert_with(Instant::now).elapsed() >= FORBIDDEN
+    }
+
+    /// What came of it is not that it is forbidden.
+    pub(super) const fn end_forbidden(&mut self) {
+        self.forbidden = None;
     }
 
     /// It failed. `named`: the pause that the API server asks for.

@@ -136,9 +136,9 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
         let body = log.lock().expect("no test failed with it")[0].body.clone();
         assert_eq!((&body["preconditions"]["uid"], &body["gracePeriodSeconds"]), (&json!("uid-of-web"), &json!(1)));
 
-        let forbidden =
-            |asked: &Asked| if asked.line() == PATCH { refused(403, "Forbidden", "no") } else { accepts(asked) };
-        let (client, log) = server(forbidden);
+        let invalid =
+            |asked: &Asked| if asked.line() == PATCH { refused(422, "Invalid", "no") } else { accepts(asked) };
+        let (client, log) = server(invalid);
         let soft = Eviction { grace_seconds: 30, ..eviction("web") };
         let mut reporter = reporting(client, [soft]);
         reporter.pods = Some(running);
@@ -215,6 +215,54 @@ fn what_cannot_be_written_now_is_written_later_and_an_event_once() {
         assert_eq!((of(PATCH), of(EVENT), all.len()), (4, 2, 6), "{all:?}");
         // Half of 1 s, 2 s and 4 s.
         assert!(begun.elapsed() >= Duration::from_millis(3500), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn what_an_api_server_forbids_that_has_just_started_is_written_once_it_has_read_the_roles() {
+    run(async {
+        let begun = Instant::now();
+        let (client, log) = server(move |asked| match asked.line() {
+            _ if begun.elapsed() < Duration::from_mins(1) => refused(403, "Forbidden", "there is no role yet"),
+            line if line.contains("/nodes/") => (200, json!({ "metadata": {} })),
+            _ => accepts(asked),
+        });
+        let mut reporter = reporting(client, [eviction("web")]);
+        let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
+        reporter.set_conditions(Some(vec![holds])).await;
+        let is_patched = |open: &Open| matches!(open.entry.progress, Progress::Patched { .. });
+        let is_written = |it: &Reporter| it.due == Due::Nothing && it.notes.due().next().is_none();
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event && is_patched(open))).await;
+        until(&mut reporter, is_written).await;
+        assert!(begun.elapsed() < HEARTBEAT / 2, "conditions do not wait for it: {:?}", begun.elapsed());
+        let all = lines(&log);
+        assert!(!all.contains(&DELETE.to_owned()), "{all:?}");
+        assert!(all.len() < 50, "with pauses: {all:?}");
+        assert_eq!(reporter.outcomes, [Outcome::Ends("uid-of-web".into())], "one patch was accepted");
+    });
+}
+
+#[test]
+fn what_is_forbidden_for_good_is_left_after_minutes_and_holds_up_no_other() {
+    run(async {
+        let (client, log) = server(|asked| {
+            let is_of_web = asked.path.contains("/pods/web") || asked.body["involvedObject"]["name"] == "web";
+            if is_of_web { refused(403, "Forbidden", "a policy") } else { accepts(asked) }
+        });
+        let begun = Instant::now();
+        let mut reporter = reporting(client, ["web", "db"].map(eviction));
+        let is_patched = |open: &Open| matches!(open.entry.progress, Progress::Patched { .. });
+        until(&mut reporter, |it| is_patched(&it.outbox[1]) && it.outbox[1].entry.has_event).await;
+        assert!(begun.elapsed() < Duration::from_millis(500), "nothing has waited: {:?}", begun.elapsed());
+        until(&mut reporter, |it| it.outbox[0].entry.progress == Progress::Over).await;
+        // Two minutes each for the patch and the deletion, and the pauses in which they end.
+        let passed = begun.elapsed();
+        assert!(passed >= Duration::from_mins(4) && passed < Duration::from_mins(6), "{passed:?}");
+        reporter.write_next().await;
+        assert!(matches!(&reporter.outcomes[..], [Outcome::Ends(_), Outcome::Over(of)] if of.eviction.name == "web"));
+        let all = lines(&log);
+        let of = |line: &str| all.iter().filter(|it| *it == line).count();
+        assert!([of(PATCH), of(DELETE)].iter().all(|tries| (4..12).contains(tries)), "{all:?}");
     });
 }
 
