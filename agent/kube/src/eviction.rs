@@ -90,6 +90,19 @@ pub enum Step {
     Done,
 }
 
+impl Progress {
+    /// The same by a pod as the watch has it now: where an earlier process has patched it, as of then. No patch was later than
+    /// now: the clock may have been set back since, and what a pod says of that its author may have written.
+    #[must_use]
+    pub fn as_of(self, pod: &Pod, now: Timestamp) -> Self {
+        match self {
+            Self::Unreported => before(pod).map_or(self, |at| Self::Patched { first: at.min(now), last: at.min(now) }),
+            Self::Patched { first, last } => Self::Patched { first: first.min(now), last: last.min(now) },
+            Self::ToDelete | Self::Over => self,
+        }
+    }
+}
+
 /// What has to be done next about a pod as the watch has it now, `None` where it is there no more.
 ///
 /// A pod that was patched is judged once the watch shows the annotation of that patch. Until then the watch is behind, or
@@ -101,10 +114,7 @@ pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
     match progress {
         // It ended by itself, and is not to be a failed one; that it was killed at the end, its event says.
         Progress::Unreported | Progress::Patched { .. } if phase == Some(SUCCEEDED) => Step::Done,
-        Progress::Unreported => match before(pod, now).filter(|_| phase == Some(PHASE)) {
-            Some(at) => after_patch(at, at, pod, now),
-            None => Step::Patch,
-        },
+        Progress::Unreported => Step::Patch,
         Progress::ToDelete => Step::Delete,
         // What goes on is the kubelet's.
         Progress::Over => Step::Done,
@@ -138,10 +148,11 @@ fn after_patch(first: Timestamp, last: Timestamp, pod: &Pod, now: Timestamp) -> 
     }
 }
 
-/// When an earlier process patched it, if one did: no later than now, as its author may have written that.
-fn before(pod: &Pod, now: Timestamp) -> Option<Timestamp> {
+/// When a pod that has failed was patched by an earlier process, if it was.
+fn before(pod: &Pod) -> Option<Timestamp> {
+    let has_failed = pod.status.as_ref()?.phase.as_deref() == Some(PHASE);
     let written = pod.metadata.annotations.as_ref()?.get(REPORTED_AT)?;
-    Some(written.parse::<Timestamp>().ok()?.min(now))
+    written.parse().ok().filter(|_| has_failed)
 }
 
 /// Whether the pod is as it was after a patch of that time, or later. A value that is no time was written after a patch, by
@@ -338,10 +349,13 @@ mod tests {
             (after, Some(&deleting), 160, Step::Wait(None), "it is deleted by another"),
             (after, Some(&patched(100, "Succeeded", None, "t")), 101, Step::Done, "it was through before"),
             (after, None, 101, Step::Done, "it was deleted"),
+            (again, Some(&patched(130, "Failed", Some("Evicted"), "t")), 50, wait(70), "the clock was set back"),
+            (again, Some(&patched(130, "Running", None, "r")), 50, wait(70), "the same of one that runs on"),
             (Progress::ToDelete, Some(&running), 101, Step::Delete, "the patch was refused"),
             (Progress::ToDelete, None, 101, Step::Done, "it was deleted"),
             (Progress::Over, Some(&running), 101, Step::Done, "it is under way"),
         ] {
+            let progress = pod.map_or(progress, |pod| progress.as_of(pod, at(now)));
             assert_eq!(next(progress, pod, at(now)), expected, "{why}");
         }
         let mut overwritten = ran_on;

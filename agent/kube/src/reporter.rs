@@ -246,7 +246,7 @@ impl Reporter {
     fn look_at_pods(&mut self, time: Timestamp) {
         let pods = &self.pods;
         let is_over = |open: &mut Open| {
-            let Entry { eviction, progress, has_event } = &open.entry;
+            let Entry { eviction, progress, has_event } = &mut open.entry;
             let pod = pods.as_ref().map(|pods| pods.get(&eviction.uid).map(AsRef::as_ref));
             open.step = match (pod, *progress) {
                 (Some(pod), progress) => eviction::next(progress, pod, time),
@@ -263,6 +263,9 @@ impl Reporter {
 
     /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
     /// what is to be read by people last. Where nothing is due, how long that holds.
+            if let Some(Some(pod)) = pod {
+                *progress = progress.as_of(pod, time);
+            }
     fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
         let of_node = match self.due {
             Due::All => Some((self.of_conditions.due(), Some(Write::Conditions))),

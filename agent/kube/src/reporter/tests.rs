@@ -166,6 +166,25 @@ fn a_pod_is_not_judged_by_what_a_watch_said_that_was_lost_before_the_patch() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_does_not_hold_up_what_follows_a_patch() {
+    run(async {
+        for progress in [Progress::Unreported, Progress::Patched { first: Timestamp::MAX, last: Timestamp::MAX }] {
+            let (client, log) = server(accepts);
+            let entry = Entry { progress, has_event: true, ..eviction("web").into() };
+            let mut reporter = reporting(client, [entry]);
+            reporter.pods = Some(patched("web", "Failed", Some("Evicted"), true));
+            assert!(reporter.write_next().await <= Duration::from_secs(20), "it has to stay so for a time");
+            let seen = reporter.outbox[0].entry.progress;
+            let Progress::Patched { last, .. } = seen else { panic!("{seen:?}") };
+            assert!(last <= Timestamp::now());
+            reporter.write_next().await;
+            assert_eq!(reporter.outbox[0].entry.progress, seen, "that time passes");
+            assert!(lines(&log).is_empty());
+        }
+    });
+}
+
+#[test]
 fn another_pod_of_the_same_name_and_one_that_is_gone_are_left_alone() {
     run(async {
         let other = |asked: &Asked| match asked.line().as_str() {
