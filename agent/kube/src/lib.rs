@@ -47,7 +47,7 @@ pub use kube::Client;
 pub use node::{Condition, Kind, TaintEffect};
 pub use own_node::{KILL_SWITCH, NodeView, watch_node};
 pub use pods::{Change, MOST_PODS, Pods, list, watch};
-pub use reporter::{Degraded, Entry, HEARTBEAT, Outcome, Report, Reporter};
+pub use reporter::{Decision, Degraded, Entry, HEARTBEAT, Outcome, Report, Reporter};
 pub use rights::{Right, missing_rights};
 pub use standard::Standard;
 

@@ -14,7 +14,7 @@ mod standard;
 
 use crate::budget::Budget;
 use crate::error::Refusal;
-use crate::eviction::{self, Eviction, Progress, Step};
+use crate::eviction::{self, Progress, Step};
 use crate::node::{self, Condition, TaintEffect};
 use crate::own_node::NodeView;
 use crate::pods::Pods;
@@ -24,12 +24,13 @@ use entry::Open;
 use jiff::Timestamp;
 use kube::Client;
 use notes::{Note, Notes};
+use plimsoll_policy::Uid;
 use retry::Retry;
 use standard::StandardConditions;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-pub use entry::{Entry, Outcome};
+pub use entry::{Decision, Entry, Outcome};
 pub use notes::Degraded;
 
 /// How often conditions are written that did not change, less a random part of up to half: a reader may take a node whose
@@ -46,8 +47,8 @@ const MOST_ENTRIES: usize = 1024;
 /// What is to be reported.
 #[derive(Debug)]
 pub struct Report {
-    /// Evictions as they are decided.
-    pub evictions: mpsc::UnboundedReceiver<Eviction>,
+    /// Evictions as they are decided, and given up.
+    pub decisions: mpsc::UnboundedReceiver<Decision>,
     /// The conditions as they are now; `None` until they are known.
     pub conditions: watch::Receiver<Option<Vec<Condition>>>,
     /// The pods as they are now; `None` until they were listed.
@@ -144,14 +145,18 @@ impl Reporter {
         report.node.mark_changed();
         report.degraded.mark_changed();
         loop {
+            // One that was given up is not written because another write is due.
+            while let Ok(decision) = report.decisions.try_recv() {
+                self.take(decision);
+            }
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {
                 // Where nothing receives it, it ends with what sends reports.
                 let _ = outcomes.send(outcome);
             }
             tokio::select! {
-                eviction = report.evictions.recv() => match eviction {
-                    Some(eviction) => self.add(eviction),
+                decision = report.decisions.recv() => match decision {
+                    Some(decision) => self.take(decision),
                     None => return,
                 },
                 Ok(()) = report.conditions.changed() => {
@@ -169,6 +174,16 @@ impl Reporter {
                 }
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+    }
+
+    fn take(&mut self, decision: Decision) {
+        match decision {
+            Decision::Evicted(eviction) => self.add(eviction),
+            // Of one that was patched the kubelet does the rest.
+            Decision::GivenUp(uid) => self.outbox.retain(|Open { entry: Entry { eviction, progress, .. }, .. }| {
+                !matches!(progress, Progress::Unreported | Progress::ToDelete) || Uid::of(&eviction.uid) != uid
+            }),
         }
     }
 
@@ -248,6 +263,9 @@ impl Reporter {
         let is_over = |open: &mut Open| {
             let Entry { eviction, progress, has_event } = &mut open.entry;
             let pod = pods.as_ref().map(|pods| pods.get(&eviction.uid).map(AsRef::as_ref));
+            if let Some(Some(pod)) = pod {
+                *progress = progress.as_of(pod, time);
+            }
             open.step = match (pod, *progress) {
                 (Some(pod), progress) => eviction::next(progress, pod, time),
                 // Which pods there are is not known yet.
@@ -263,9 +281,6 @@ impl Reporter {
 
     /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
     /// what is to be read by people last. Where nothing is due, how long that holds.
-            if let Some(Some(pod)) = pod {
-                *progress = progress.as_of(pod, time);
-            }
     fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
         let of_node = match self.due {
             Due::All => Some((self.of_conditions.due(), Some(Write::Conditions))),

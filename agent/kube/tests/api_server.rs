@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
-    Access, Change, Client, Condition, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, Standard,
+    Access, Change, Client, Condition, Decision, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, Standard,
     TaintEffect, Timestamp, client, dial_to, list, node, watch, watch_node,
 };
 use serde_json::{Value, json};
@@ -66,16 +66,15 @@ impl Scene {
 
     /// Reports these until nothing of them is left to be written; gives how far each came.
     async fn report(&self, evictions: &[Eviction], pods: Option<Pods>) -> Vec<Progress> {
-        let (send, received) = mpsc::unbounded_channel();
+        let (send, decisions) = mpsc::unbounded_channel();
         let ((_conditions, conditions), (_pods, pods)) = (latest::channel(None), latest::channel(pods));
         let ((_node, node), (_degraded, degraded)) = (latest::channel(None), latest::channel(Vec::new()));
         let (outcomes, mut came) = mpsc::unbounded_channel();
         for eviction in evictions {
-            send.send(eviction.clone()).expect("it is received");
+            send.send(Decision::Evicted(eviction.clone())).expect("it is received");
         }
         let reporter = Reporter::new(self.client(), self.node.clone(), None);
-        let task =
-            tokio::spawn(reporter.run(Report { evictions: received, conditions, pods, node, degraded }, outcomes));
+        let task = tokio::spawn(reporter.run(Report { decisions, conditions, pods, node, degraded }, outcomes));
         let mut entries = Vec::new();
         while entries.len() < evictions.len() {
             let outcome = timeout(PATIENCE, came.recv()).await.expect("it is reported").expect("it runs");
@@ -203,13 +202,13 @@ async fn conditions_are_ours_alone_and_go_without_a_trace() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standard_condition_that_is_held_is_set_again_and_taken_back_in_the_end() {
     let scene = Scene::set("kube-standard");
-    let (send, evictions) = mpsc::unbounded_channel();
+    let (send, decisions) = mpsc::unbounded_channel();
     let (conditions, of_conditions) = latest::channel(Some(vec![condition(Kind::Memory, false)]));
     let ((_pods, pods), (seen, node)) = (latest::channel(None), latest::channel(None));
     let (_degraded, degraded) = latest::channel(Vec::new());
     let (outcomes, _came) = mpsc::unbounded_channel();
     let reporter = Reporter::new(scene.client(), scene.node.clone(), None).with_standard(Some(Standard::Hold));
-    let report = Report { evictions, conditions: of_conditions, pods, node, degraded };
+    let report = Report { decisions, conditions: of_conditions, pods, node, degraded };
     let reporting = tokio::spawn(reporter.run(report, outcomes));
     let (following, name) = (scene.client(), scene.node.clone());
     let watching = tokio::spawn(async move { watch_node(following, &name, seen).await });

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use plimsoll_config::{Configuration, StandardConditions, Taint};
 use plimsoll_inventory::{EvictionNumber, MOST_PODS, Source, StopOrder};
 use plimsoll_kube::{
-    Access, Change, Condition, Degraded, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods, Report,
-    Reporter, SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
+    Access, Change, Condition, Decision, Degraded, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods,
+    Report, Reporter, SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
@@ -163,7 +163,7 @@ pub(super) struct Cluster {
     node: watch::Receiver<Option<NodeView>>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
     degraded: watch::Sender<Vec<Degraded>>,
-    evictions: mpsc::UnboundedSender<Eviction>,
+    decisions: mpsc::UnboundedSender<Decision>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     /// Objects as they were read.
     known: BTreeMap<Uid, (Arc<Object>, Result<Pod, FieldError>)>,
@@ -189,11 +189,11 @@ impl Cluster {
         let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
         let (seen, node_seen) = watch::channel(None);
         let (degraded, of_degraded) = watch::channel(Vec::new());
-        let (evictions, of_evictions) = mpsc::unbounded_channel();
+        let (decisions, of_decisions) = mpsc::unbounded_channel();
         let (send_outcomes, outcomes) = mpsc::unbounded_channel();
         let reporter = Reporter::new(following.0.clone(), node.clone(), effect).with_standard(standard);
         let report = Report {
-            evictions: of_evictions,
+            decisions: of_decisions,
             conditions: of_conditions,
             pods: of_pods,
             node: node_seen.clone(),
@@ -209,7 +209,7 @@ impl Cluster {
             node: node_seen,
             conditions,
             degraded,
-            evictions,
+            decisions,
             outcomes,
             known: BTreeMap::new(),
             reader,
@@ -308,8 +308,8 @@ impl Cluster {
         });
     }
 
-    /// Has reported what the outbox has for the cluster and was not given yet. Gives the evictions of which nothing can be
-    /// reported, as it is not known what the pod is called.
+    /// Has reported what the outbox has for the cluster and was not given yet, and not what was given up since. Gives the
+    /// evictions of which nothing can be reported, as it is not known what the pod is called.
     pub(super) fn report(&mut self, outbox: &Outbox) -> Vec<(EvictionNumber, Uid)> {
         let conditions: Vec<_> = outbox.conditions().filter_map(|(kind, kept)| condition(kind, kept)).collect();
         self.conditions.send_if_modified(|known| {
@@ -319,6 +319,12 @@ impl Cluster {
             }
             is_other
         });
+        for uid in outbox.given_up() {
+            if self.given.remove(&uid).is_some() {
+                // The task runs for as long as this process.
+                let _ = self.decisions.send(Decision::GivenUp(uid));
+            }
+        }
         let mut unknown = Vec::new();
         for pending in outbox.pending().filter(|pending| is_for_cluster(pending)) {
             let number = EvictionNumber(pending.number);
@@ -326,8 +332,7 @@ impl Cluster {
                 Some(eviction) if self.given.get(&Uid::of(&eviction.uid)) == Some(&number) => {}
                 Some(eviction) => {
                     self.given.insert(Uid::of(&eviction.uid), number);
-                    // The task runs for as long as this process.
-                    let _ = self.evictions.send(eviction);
+                    let _ = self.decisions.send(Decision::Evicted(eviction));
                 }
                 // It may be known later.
                 None if self.pods.borrow().is_none() => {}

@@ -143,6 +143,12 @@ impl Outbox {
         self.evictions.iter().filter(|eviction| !eviction.is_reported && !eviction.is_given_up)
     }
 
+    /// Pods whose eviction was given up before anything of them was killed.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = Uid> {
+        let given_up = |it: &&durable::Eviction| it.is_given_up && it.progress == Progress::Decided;
+        self.evictions.iter().filter(given_up).map(|eviction| Uid::of(&eviction.pod.uid))
+    }
+
     /// The cluster has acknowledged this eviction, which has ended on the node. False: there is none of this number any more,
     /// as after a later eviction of the same pod.
     pub(super) fn mark_reported(&mut self, number: EvictionNumber) -> bool {

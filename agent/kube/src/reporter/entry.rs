@@ -2,7 +2,17 @@
 
 use super::retry::Retry;
 use crate::eviction::{Eviction, Progress, Step};
+use plimsoll_policy::Uid;
 use tokio::time::Instant;
+
+/// What was decided about a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is evicted.
+    Evicted(Eviction),
+    /// It is not evicted any more, and nothing was done to it: what the API server has not taken yet is not to be written.
+    GivenUp(Uid),
+}
 
 /// An eviction, and how far the API server knows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

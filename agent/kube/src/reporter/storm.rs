@@ -62,13 +62,14 @@ fn nodes_that_come_back_together_are_spread_over_time() {
         let ((_node, node), (_degraded, degraded)) = (watch::channel(None), watch::channel(Vec::new()));
         let mut ways = Vec::new();
         for number in 0..NODES {
-            let (way, evictions) = mpsc::unbounded_channel();
+            let (way, decisions) = mpsc::unbounded_channel();
             for pod in 0..EVICTIONS {
-                way.send(eviction(&format!("pod-{pod}-of-{number}"))).expect("it is received");
+                let eviction = eviction(&format!("pod-{pod}-of-{number}"));
+                way.send(Decision::Evicted(eviction)).expect("it is received");
             }
             ways.push(way);
             let report = Report {
-                evictions,
+                decisions,
                 conditions: conditions.clone(),
                 pods: pods.clone(),
                 node: node.clone(),

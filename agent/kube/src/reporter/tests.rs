@@ -1,4 +1,5 @@
 use super::*;
+use crate::eviction::Eviction;
 use crate::node::Kind;
 use crate::testing::{Asked, Log, refused, server};
 use k8s_openapi::api::core::v1::{
@@ -6,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub(super) fn eviction(name: &str) -> Eviction {
     Eviction {
@@ -282,6 +283,55 @@ fn what_is_forbidden_for_good_is_left_after_minutes_and_holds_up_no_other() {
         let all = lines(&log);
         let of = |line: &str| all.iter().filter(|it| *it == line).count();
         assert!([of(PATCH), of(DELETE)].iter().all(|tries| (4..12).contains(tries)), "{all:?}");
+    });
+}
+
+#[test]
+fn what_was_given_up_before_it_was_written_is_not_written() {
+    run(async {
+        let is_up = Arc::new(AtomicBool::new(false));
+        let of_server = Arc::clone(&is_up);
+        let (client, log) = server(move |asked| {
+            let is_up = of_server.load(Ordering::Relaxed);
+            if is_up { accepts(asked) } else { refused(503, "ServiceUnavailable", "") }
+        });
+        let mut reporter = reporting(client, ["web", "db"].map(eviction));
+        until(&mut reporter, |_| lines(&log).len() >= 2).await;
+        reporter.outbox[1].entry.progress = Progress::ToDelete;
+        let given_up = |name: &str| Decision::GivenUp(Uid::of(&eviction(name).uid));
+        reporter.take(given_up("db"));
+        assert_eq!(reporter.outbox.len(), 1, "its patch was refused, and it is not deleted any more");
+        reporter.add(eviction("cache"));
+        reporter.outbox[1].entry.progress = LONG_AGO;
+        for name in ["web", "cache"] {
+            reporter.take(given_up(name));
+        }
+        is_up.store(true, Ordering::Relaxed);
+        let asked = lines(&log).len();
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        assert_eq!(lines(&log)[asked..], [EVENT], "the one that was patched is the kubelet's");
+        assert_eq!(reporter.outbox[0].entry.eviction, eviction("cache"));
+        assert!(reporter.outcomes.is_empty(), "of what was given up nothing came: {:?}", reporter.outcomes);
+    });
+}
+
+#[test]
+fn a_decision_is_taken_in_before_the_next_write() {
+    run(async {
+        let (client, log) = server(accepts);
+        let ((decide, decisions), (outcomes, _came)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        for decision in [Decision::Evicted(eviction("web")), Decision::GivenUp(Uid::of(&eviction("web").uid))] {
+            decide.send(decision).expect("it is received");
+        }
+        let report = Report {
+            decisions,
+            conditions: watch::channel(None).1,
+            pods: watch::channel(None).1,
+            node: watch::channel(None).1,
+            degraded: watch::channel(Vec::new()).1,
+        };
+        let _ = timeout(Duration::from_mins(1), reporting(client, [eviction("db")]).run(report, outcomes)).await;
+        assert_eq!(lines(&log), [PATCH.replace("web", "db"), EVENT.to_owned()]);
     });
 }
 

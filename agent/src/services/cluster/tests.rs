@@ -37,7 +37,7 @@ fn eviction(number: u64, progress: Progress, grace: Option<u32>) -> durable::Evi
 /// A cluster whose tasks are this test.
 struct Rig {
     cluster: Cluster,
-    evictions: mpsc::UnboundedReceiver<Eviction>,
+    decisions: mpsc::UnboundedReceiver<Decision>,
     outcomes: mpsc::UnboundedSender<Outcome>,
     changes: mpsc::Sender<Change>,
 }
@@ -45,14 +45,14 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         let ((changes, of_changes), (send_outcomes, outcomes)) = (mpsc::channel(4), mpsc::unbounded_channel());
-        let (evictions, of_evictions) = mpsc::unbounded_channel();
+        let (decisions, of_decisions) = mpsc::unbounded_channel();
         let cluster = Cluster {
             changes: of_changes,
             pods: watch::channel(None).0,
             node: watch::channel(None).1,
             conditions: watch::channel(None).0,
             degraded: watch::channel(Vec::new()).0,
-            evictions,
+            decisions,
             outcomes,
             known: BTreeMap::new(),
             reader: PodReader::default(),
@@ -63,7 +63,7 @@ impl Rig {
             is_followed: false,
             is_lost: false,
         };
-        Self { cluster, evictions: of_evictions, outcomes: send_outcomes, changes }
+        Self { cluster, decisions: of_decisions, outcomes: send_outcomes, changes }
     }
 
     /// The node has this pod alone.
@@ -72,6 +72,14 @@ impl Rig {
         self.changes.send(Change::Pods(pods)).await.expect("it is received");
         let ClusterEvent::Pods(listed) = self.cluster.event().await else { panic!("pods") };
         assert!(listed.pods.contains_key(&Uid::of(UID)));
+    }
+
+    /// What is to be reported next.
+    async fn given(&mut self) -> Eviction {
+        match self.decisions.recv().await {
+            Some(Decision::Evicted(eviction)) => eviction,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -110,13 +118,13 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
         let mut rig = Rig::new();
         let outbox = outbox(vec![eviction(7, Progress::Killed, None)]);
         assert_eq!(rig.cluster.report(&outbox), [], "no pod is known yet");
-        assert!(rig.evictions.try_recv().is_err());
+        assert!(rig.decisions.try_recv().is_err());
         rig.list().await;
         for _ in 0..2 {
             assert_eq!(rig.cluster.report(&outbox), []);
         }
-        let given = rig.evictions.recv().await.expect("it is given");
-        assert!(rig.evictions.try_recv().is_err(), "once");
+        let given = rig.given().await;
+        assert!(rig.decisions.try_recv().is_err(), "once");
         assert_eq!((given.namespace.as_str(), given.name.as_str(), given.uid.as_str()), ("shop", "web", UID));
         assert_eq!(given.at.as_millisecond(), 1_700_000_000_123);
         assert!(given.message.contains("Threshold quantity: 5Mi, available: 1Mi"), "{}", given.message);
@@ -127,6 +135,26 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
         rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
         let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
         assert_eq!(rig.cluster.report(&outbox), [(EvictionNumber(7), Uid::of(UID))]);
+    });
+}
+
+#[test]
+fn what_is_given_up_before_anything_was_killed_is_not_to_be_reported_any_more_and_again_once_it_has_ended() {
+    run(async {
+        let mut rig = Rig::new();
+        rig.list().await;
+        rig.cluster.report(&outbox(vec![eviction(7, Progress::Decided, Some(30))]));
+        rig.given().await;
+        for (progress, expected) in [(Progress::Killed, None), (Progress::Decided, Some(Uid::of(UID)))] {
+            let given_up = durable::Eviction { is_given_up: true, ..eviction(7, progress, Some(30)) };
+            for _ in 0..2 {
+                rig.cluster.report(&outbox(vec![given_up.clone()]));
+            }
+            assert_eq!(rig.decisions.try_recv().ok(), expected.map(Decision::GivenUp), "{progress:?}");
+            assert!(rig.decisions.try_recv().is_err(), "once");
+        }
+        rig.cluster.report(&outbox(vec![eviction(7, Progress::Verified, Some(30))]));
+        assert_eq!(rig.given().await.uid, UID);
     });
 }
 
@@ -169,7 +197,7 @@ fn a_pod_is_stopped_by_the_runtime_where_the_api_server_does_not_answer_in_half_
         assert!(given_up == order && passed >= time * 2 / 5, "{passed:?}");
         let order = stop_within(Duration::from_mins(10));
         assert_eq!(rig.cluster.stop(order), Stopping::Held);
-        let given = rig.evictions.recv().await.expect("it is given");
+        let given = rig.given().await;
         rig.outcomes.send(Outcome::Over(given.into())).expect("it is received");
         let (mut is_over, mut given_up) = (false, None);
         while !is_over || given_up.is_none() {
