@@ -212,17 +212,17 @@ impl Keeper {
     /// Until nothing receives what comes from the disk.
     fn run(mut self) {
         let Some(mut store) = self.open() else { return };
-        let (mut written, mut version) = (None, 0);
+        // Of reports the version that the store was given, and that which is on the disk.
+        let (mut written, mut given, mut version) = (None, 0, 0);
         loop {
             let Newest { known, reports, images, .. } = self.next.wait(written, store.degraded().is_some());
             let [of_pods, of_reports, of_images] = &mut self.refused;
             if let Some(known) = known {
                 *of_pods = put(&mut store, &known);
             }
-            let mut next = version;
             if let Some((newest, reports)) = reports {
                 *of_reports = put_reports(&mut store, &reports);
-                next = newest;
+                given = newest;
             }
             if let Some(images) = images {
                 *of_images = put_images(&mut store, &images);
@@ -235,7 +235,7 @@ impl Keeper {
                 Commit::Unchanged | Commit::StillDegraded | Commit::Written => {}
             }
             let is_written = store.degraded().is_none();
-            version = if is_written { next } else { version };
+            version = if is_written { given } else { version };
             let all = is_written && self.trouble.is_none();
             let works = Works { all, reports: is_written && self.refused[1].is_none(), version };
             if self.events.blocking_send(Event::Works(works)).is_err() {

@@ -136,3 +136,18 @@ fn what_cannot_be_written_does_not_count_as_kept() {
     journal.keep_reports(7, Reports::default(), true);
     assert_eq!(works(&mut journal), Works::default(), "of the reports nothing is on a disk");
 }
+
+#[test]
+fn reports_that_could_not_be_written_count_as_kept_once_they_are_though_nothing_new_came() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut journal = start(place.path());
+    restored(&mut journal);
+    // Something else has the names of its files, until that is set aside with the second try.
+    for name in ["state.0", "state.1"] {
+        std::fs::create_dir(place.path().join(name)).expect("nothing was written yet");
+    }
+    journal.keep_reports(7, Reports::default(), true);
+    journal.keep(known(&[1]));
+    assert_eq!(works(&mut journal), Works::default());
+    assert_eq!(works(&mut journal), Works { all: true, reports: true, version: 7 });
+}
