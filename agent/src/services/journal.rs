@@ -65,6 +65,8 @@ pub(super) struct Works {
     pub(super) reports: bool,
     /// The last version of reports that is there.
     pub(super) version: u64,
+    /// None of it yet, as another agent has the directory.
+    pub(super) is_held: bool,
 }
 
 /// What is kept of one pod. Every field is needed but those that may be absent: of a pod that another version wrote otherwise
@@ -237,7 +239,7 @@ impl Keeper {
             let is_written = store.degraded().is_none();
             version = if is_written { given } else { version };
             let all = is_written && self.trouble.is_none();
-            let works = Works { all, reports: is_written && self.refused[1].is_none(), version };
+            let works = Works { all, reports: is_written && self.refused[1].is_none(), version, is_held: false };
             if self.events.blocking_send(Event::Works(works)).is_err() {
                 return;
             }
@@ -275,7 +277,7 @@ impl Keeper {
                     self.note("it cannot be used", Some(format!("{error:#}")));
                 }
             }
-            self.events.blocking_send(Event::Works(Works::default())).ok()?;
+            self.events.blocking_send(Event::Works(Works { is_held, ..Works::default() })).ok()?;
             if !is_held {
                 std::thread::sleep(OPENED_AGAIN);
             }

@@ -291,6 +291,8 @@ struct Serving {
     reported: u64,
     /// The version of it that the cluster was given last, with what pods were called then.
     offered: Option<u64>,
+    /// Another agent has the journal.
+    is_journal_held: bool,
     removal: Removal,
     running: Running,
     core: Option<Core>,
@@ -309,6 +311,7 @@ impl Serving {
             outbox: Outbox::new(has_cluster, has_journal),
             reported: 0,
             offered: None,
+            is_journal_held: false,
             removal: Removal::default(),
             running: Running::default(),
             core: None,
@@ -329,7 +332,9 @@ impl Serving {
     /// Gives the cluster what is to be reported, where that has changed.
     fn report(&mut self, mut cluster: Option<&mut Cluster>) {
         if let Some(cluster) = &mut cluster {
-            cluster.degrade(self.feed.failing());
+            // An agent that waits for another one's end, as in each upgrade, is not in trouble.
+            let is_held = |source: Source| source == Source::Journal && self.is_journal_held;
+            cluster.degrade(self.feed.failing().filter(|source| !is_held(*source)));
         }
         if let Some(cluster) = cluster.filter(|_| self.offered != Some(self.outbox.version())) {
             for (number, uid) in cluster.report(&self.outbox) {
@@ -431,7 +436,8 @@ impl Serving {
                 self.outbox.restore(reports);
                 self.removal.resume(images);
             }
-            Event::Works(Works { all, reports, version }) => {
+            Event::Works(Works { all, reports, version, is_held }) => {
+                self.is_journal_held = is_held;
                 self.feed.note(Source::Journal, all);
                 self.outbox.kept(reports, version);
             }

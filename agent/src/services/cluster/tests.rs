@@ -1,4 +1,6 @@
 use super::*;
+use crate::services::Serving;
+use crate::services::journal::{Event, Works};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
@@ -292,4 +294,21 @@ fn sources_that_do_not_work_are_events_of_the_node_but_for_the_api_server() {
     assert_eq!(after(Source::Runtime, false), ["container runtime"]);
     assert_eq!(after(Source::Journal, false), ["container runtime", "journal"]);
     assert_eq!(after(Source::Runtime, true), ["journal"]);
+}
+
+#[test]
+fn a_journal_that_another_agent_has_is_no_event_of_the_node_and_one_that_does_not_work_is() {
+    let mut rig = Rig::new();
+    let degraded = rig.cluster.degraded.subscribe();
+    let mut serving = Serving::new(true, true);
+    let mut after = |works| {
+        serving.take_kept(Event::Works(works));
+        serving.report(Some(&mut rig.cluster));
+        let failing: Vec<_> = serving.feed.failing().map(Source::name).collect();
+        (failing, degraded.borrow().iter().map(|it| it.what).collect::<Vec<_>>())
+    };
+    let held = Works { is_held: true, ..Works::default() };
+    assert_eq!(after(held), (vec!["journal", "API server"], vec![]), "the core is to know of it");
+    assert_eq!(after(Works { all: true, reports: true, ..Works::default() }), (vec!["API server"], vec![]));
+    assert_eq!(after(Works::default()), (vec!["journal", "API server"], vec!["journal"]));
 }
