@@ -7,7 +7,6 @@ use crate::directory;
 use crate::error::StorageError;
 use crate::scan::{Count, Scan};
 use crate::statfs::Figures;
-use plimsoll_policy::kubelet::{ContainerStats, Usage};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx};
 use rustix::io::Errno;
@@ -187,18 +186,6 @@ fn is_mount_root(directory: &OwnedFd) -> Result<bool, Errno> {
     Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// A pod's local storage as its limit is held against it (`calcEphemeralStorage`, pkg/kubelet/stats/helper.go): writable
-/// layers, logs, and `others`: its volumes that are local and not in memory, the files beside the logs and `/etc/hosts`.
-///
-/// A sum is absent where a part of it is, since a pod would stand below a limit that it is over. The kubelet leaves
-/// absent parts out.
-pub fn ephemeral_storage(containers: &[ContainerStats], others: &[Usage]) -> Usage {
-    let parts =
-        || containers.iter().flat_map(|container| [container.rootfs, container.logs]).chain(others.iter().copied());
-    let sum = |of: fn(Usage) -> Option<u64>| parts().try_fold(0_u64, |sum, part| Some(sum.saturating_add(of(part)?)));
-    Usage { bytes: sum(|usage| usage.bytes), inodes: sum(|usage| usage.inodes) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,22 +280,6 @@ mod tests {
                 let refused = node.measure(part).expect_err("it is no name");
                 assert!(matches!(refused, StorageError::Name { .. }), "{refused}");
             }
-        }
-    }
-
-    #[test]
-    fn a_sum_without_a_part_is_absent() {
-        let usage = |bytes, inodes| Usage { bytes, inodes };
-        let container = |rootfs, logs| ContainerStats { rootfs, logs, ..ContainerStats::default() };
-        let whole = usage(Some(5), Some(1));
-        for (containers, others, expected) in [
-            (&[container(whole, whole); 2][..], &[whole][..], usage(Some(25), Some(5))),
-            (&[container(usage(None, Some(1)), whole)], &[], usage(None, Some(2))),
-            (&[container(whole, whole)], &[usage(Some(1), None)], usage(Some(11), None)),
-            (&[], &[], usage(Some(0), Some(0))),
-            (&[], &[usage(Some(u64::MAX), Some(2)), whole], usage(Some(u64::MAX), Some(3))),
-        ] {
-            assert_eq!(ephemeral_storage(containers, others), expected);
         }
     }
 }

@@ -191,19 +191,6 @@ impl Scan {
         Progress::More
     }
 
-    /// Goes on to the end, in slices, for a caller with a thread for it. `None` where `goes_on` said no between two.
-    pub fn run(&mut self, slice: Slice, mut goes_on: impl FnMut() -> bool) -> Option<Outcome> {
-        loop {
-            if let Progress::Done(outcome) = self.step(slice.entries.max(1)) {
-                return Some(outcome);
-            }
-            std::thread::sleep(slice.rest);
-            if !goes_on() {
-                return None;
-            }
-        }
-    }
-
     /// One entry further. False at the end.
     fn advance(&mut self) -> bool {
         let Some(directory) = self.levels.current() else { return false };

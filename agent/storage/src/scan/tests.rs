@@ -138,15 +138,6 @@ fn a_step_goes_so_many_entries_and_the_end_is_said_again() {
     assert_eq!(scan.step(entries), Progress::More);
     let Progress::Done(outcome) = scan.step(1) else { panic!("it has ended") };
     assert_eq!((outcome.count.inodes, scan.step(1)), (7, Progress::Done(outcome)));
-    let mut slices = 0;
-    let mut stopped = Scan::of(directory.path()).expect("it can be opened");
-    let slice = Slice { entries: 5, rest: Duration::ZERO };
-    let run = stopped.run(slice, || {
-        slices += 1;
-        slices < 2
-    });
-    assert_eq!((run, slices), (None, 2));
-    assert_eq!(stopped.run(slice, || true), Some(outcome));
 }
 
 #[test]
