@@ -288,7 +288,7 @@ impl Watch {
 
     fn timeout(&self) -> Option<Timespec> {
         let now = monotonic();
-        let overdue = self.workloads.table.next_overdue().map(|(at, ..)| at);
+        let overdue = self.next_overdue().map(|(at, ..)| at);
         let beat = Some(now.after(heartbeat::PERIOD));
         let others = [self.enforcement.due(now), self.scopes.next_due(now), self.stopping.due(), beat];
         let due = [self.schedule.due(), overdue].into_iter().chain(others).flatten().min();

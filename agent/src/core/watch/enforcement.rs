@@ -217,7 +217,7 @@ impl Watch {
             return;
         }
         self.follow_stopping(now);
-        while let Some((at, key, plan)) = self.workloads.table.next_overdue()
+        while let Some((at, key, plan)) = self.next_overdue()
             && at <= now
         {
             self.kill(plan, key, None, now);
@@ -234,6 +234,12 @@ impl Watch {
             // Whether or not memory is back; the marks come back when it is.
             self.enforcement.kernel_brake.continue_all(self.triggers.source_mut());
         }
+    }
+
+    /// The workload that is killed next because its grace is over, when that is, and the plan that asked it to end. None
+    /// is where this agent does not act.
+    pub(super) fn next_overdue(&self) -> Option<(MonotonicNs, Key, u64)> {
+        self.workloads.table.next_overdue().filter(|_| self.enforcement.acts())
     }
 
     /// Takes the workers' results in.

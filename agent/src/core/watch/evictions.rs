@@ -61,11 +61,15 @@ pub(super) struct Decided {
 
 impl Watch {
     /// Goes on with what an earlier core left: a pod that was asked to end has the rest of its time. What was to be killed at
-    /// once and was not is decided about again, and is the same eviction then.
+    /// once and was not is decided about again, and is the same eviction then. While the kill switch is thrown none is asked,
+    /// and so none is killed when its grace is over: each is given up.
     pub(super) fn resume_evictions(&mut self, now: MonotonicNs) {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         self.evictions.resume(&enforcer.evicted, now);
         self.write_evictions();
+        if !self.enforcement.acts() {
+            return;
+        }
         let asked: ArrayVec<(CgroupId, MonotonicNs), MOST_EVICTIONS> =
             self.evictions.rows.iter().filter_map(|row| asked_until(&row.eviction)).collect();
         for (cgroup, until) in asked {

@@ -147,8 +147,8 @@ fn the_next_core_goes_on_with_the_same_number_and_takes_no_decision_twice() {
     assert!(next.watch.evictions.rows[1].eviction.number > number);
 }
 
-#[test]
-fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
+/// A core after one that asked a pod to end so many seconds ago; the pod, and when that was.
+fn next_core(ago: u64) -> (Scene, Arc<Handle>, MonotonicNs) {
     let mut scene = Scene::with(soft());
     let handle = hog(&mut scene);
     scene.sample();
@@ -159,10 +159,16 @@ fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
     assert!(matches!(scene.termination(0, &handle), Some(Termination::Asked(..))));
     let mut next = Scene::with(soft());
     let handle = hog(&mut next);
-    let decided = MonotonicNs(monotonic().0.saturating_sub(29_000_000_000));
+    let decided = MonotonicNs(monotonic().0.saturating_sub(ago * 1_000_000_000));
     let left = Eviction { cgroup: handle.id(), decided, ..eviction };
     next.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = (vec![left], Default::default());
     next.watch.stopping = Stopping::new(true);
+    (next, handle, decided)
+}
+
+#[test]
+fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
+    let (mut next, handle, decided) = next_core(29);
     next.watch.resume_evictions(monotonic());
     let stops = next.watch.workloads.handle.take_stops();
     assert!(matches!(&stops[..], [StopOrder { uid: Uid(1), grace_seconds: 0 | 1, .. }]), "{stops:?}");
@@ -171,6 +177,20 @@ fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
     assert_eq!(next.text("hog", "cgroup.kill"), "");
     next.follow_up(monotonic().after(2 * SECOND));
     assert_eq!(next.text("hog", "cgroup.kill"), "1");
+}
+
+#[test]
+fn a_core_that_begins_while_the_kill_switch_is_thrown_asks_and_kills_nothing_that_another_one_asked() {
+    let (mut next, handle, _) = next_core(29);
+    next.receive(News::KillSwitch(true));
+    let begun = monotonic();
+    next.watch.resume_evictions(begun);
+    assert!(next.watch.workloads.handle.take_stops().is_empty());
+    assert_eq!(next.termination(0, &handle), Some(Termination::Stays));
+    next.follow_up(begun.after(2 * SECOND));
+    assert_eq!((next.text("hog", "cgroup.kill").as_str(), &steps(&next)[..]), ("", &[Begun][..]));
+    next.watch.follow_evictions(begun.after(PATIENCE));
+    assert_eq!(steps(&next), [GivenUp]);
 }
 
 #[test]
