@@ -325,6 +325,10 @@ impl Watch {
         self.triggers.turned(empty_drains);
         self.follow_up(awake, &mut trigger);
         self.reread_slices(awake, &mut trigger);
+        if self.schedule.take_ask(awake) {
+            self.follow_evictions(awake);
+            self.end_gone_holds(awake);
+        }
         if self.schedule.take_slow(awake) {
             self.slow_turn(awake);
             trigger.because(Cause::Timer);
@@ -356,7 +360,7 @@ impl Watch {
         }
     }
 
-    /// What is read from time to time alone.
+    /// What is read from time to time alone, where the source does not sample by a period of its own.
     fn slow_turn(&mut self, now: MonotonicNs) {
         self.sampler.remember_stall(now);
         if self.triggers.source_mut().restore() {
@@ -370,8 +374,6 @@ impl Watch {
                 .send(HealthRecord::Failed { what: "continue a process that the kernel stopped", errno: None });
         }
         self.read_task_limit();
-        self.follow_evictions(now);
-        self.end_gone_holds(now);
     }
 
     /// Where the charge hook did not run since the last time, perhaps no memory was charged: the inventory thread has some

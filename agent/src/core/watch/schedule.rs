@@ -22,6 +22,8 @@ const REPLACED_A_SECOND: u64 = 4 << 30;
 const REREAD_PACE: Duration = Duration::from_secs(5);
 /// No more than so many tasks are made in a second.
 const FORKED_A_SECOND: u64 = 50_000;
+/// How often the kernel is asked for what comes by no event.
+const ASK_PACE: Duration = Duration::from_secs(1);
 /// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
 /// up to this.
@@ -33,6 +35,7 @@ pub(super) struct Schedule {
     /// How often to sample in any case.
     slow: Option<Duration>,
     next_slow: Option<MonotonicNs>,
+    next_ask: MonotonicNs,
     next_sample: Option<MonotonicNs>,
     below_pace: Duration,
     /// When the last sample was taken because tasks stalled.
@@ -50,6 +53,7 @@ impl Schedule {
         Self {
             slow,
             next_slow: slow.map(|slow| now.after(slow)),
+            next_ask: now.after(ASK_PACE),
             next_sample: Some(now),
             below_pace: BELOW_PACE,
             stall_sampled: None,
@@ -78,6 +82,16 @@ impl Schedule {
         let is_due = self.next_slow.is_some_and(|at| at <= now);
         if is_due {
             self.next_slow = self.slow.map(|slow| now.after(self.paced(slow, SHARE)));
+        }
+        is_due
+    }
+
+    /// Whether the kernel is to be asked now for what comes by no event. Nothing wakes the thread for that alone: its
+    /// heartbeat does, about as often.
+    pub(super) fn take_ask(&mut self, now: MonotonicNs) -> bool {
+        let is_due = self.next_ask <= now;
+        if is_due {
+            self.next_ask = now.after(ASK_PACE);
         }
         is_due
     }

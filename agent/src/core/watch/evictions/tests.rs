@@ -3,6 +3,7 @@ use super::*;
 use crate::core::inventory::{InventoryHandle, News, Request};
 use crate::core::watch::Disks;
 use crate::core::watch::stopping::Stopping;
+use crate::core::watch::triggers::Ready;
 use crate::record::Record;
 use plimsoll_inventory::{
     ConditionState, CoreMessage, DiskReading, DiskRole, Facts, Pod, ReceiptOf, Room, StopOrder, Update,
@@ -208,6 +209,25 @@ fn a_pod_that_ends_by_itself_or_whose_cgroup_is_gone_has_ended() {
             scene.watch.follow_evictions(monotonic());
         }
         assert_eq!(steps(&scene), [Verified], "{is_removed}");
+    }
+}
+
+#[test]
+fn where_the_source_alone_says_when_to_sample_a_pod_that_ended_is_seen_and_one_that_runs_again_is_given_up() {
+    for is_started_again in [false, true] {
+        let mut scene = Scene::with(soft());
+        let handle = hog(&mut scene);
+        scene.sample();
+        scene.sample();
+        scene.uses("slice", 1);
+        scene.write("hog", "cgroup.events", "populated 0\n");
+        scene.sample();
+        assert_eq!((scene.termination(0, &handle), &steps(&scene)[..]), (Some(Termination::Stays), &[Begun][..]));
+        if is_started_again {
+            scene.write("hog", "cgroup.events", "populated 1\n");
+        }
+        assert_eq!(scene.turn(&[Ready::Source(0)], PATIENCE), None);
+        assert_eq!(steps(&scene), [if is_started_again { GivenUp } else { Verified }]);
     }
 }
 
