@@ -60,7 +60,8 @@ pub(super) struct Decided {
 }
 
 impl Watch {
-    /// Goes on with what an earlier core left: a pod that was asked to end has the rest of its time. What was to be killed at
+    /// Goes on with what an earlier core left: a pod that was asked to end has the rest of its time. One whose time was over
+    /// long before is not killed for that any more: another container may run in its cgroup by now. What was to be killed at
     /// once and was not is decided about again, and is the same eviction then. While the kill switch is thrown none is asked,
     /// and so none is killed when its grace is over: each is given up.
     pub(super) fn resume_evictions(&mut self, now: MonotonicNs) {
@@ -70,8 +71,9 @@ impl Watch {
         if !self.enforcement.acts() {
             return;
         }
+        let rows = self.evictions.rows.iter().filter(|row| now.since(row.since) < PATIENCE);
         let asked: ArrayVec<(CgroupId, MonotonicNs), MOST_EVICTIONS> =
-            self.evictions.rows.iter().filter_map(|row| asked_until(&row.eviction)).collect();
+            rows.filter_map(|row| asked_until(&row.eviction)).collect();
         for (cgroup, until) in asked {
             let table = &mut self.workloads.table;
             let Some(key) = table.of(&[Some(cgroup)]) else { continue };

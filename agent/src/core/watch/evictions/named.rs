@@ -12,6 +12,7 @@ use plimsoll_units::{CgroupId, MonotonicNs};
 use rtrb::Producer;
 
 use super::super::super::inventory::{InventoryHandle, Request};
+use super::asked_until;
 
 /// So many evictions are named at most; more than the run record has room for victims. Of one more the oldest goes that is
 /// over, or else the oldest, which is reported.
@@ -109,13 +110,15 @@ impl Evictions {
         if bytes.is_empty() { Some(Past::default()) } else { postcard::from_bytes(&bytes).ok() }
     }
 
-    /// Goes on with what an earlier core left.
+    /// Goes on with what an earlier core left. What became of a pod that was asked to end is waited for from the end of its
+    /// grace, also where cores follow each other faster than one is given up.
     pub(super) fn resume(&mut self, past: &Past, now: MonotonicNs) {
         let (evictions, conditions) = past;
         for eviction in evictions.iter().take(MOST_EVICTIONS) {
             self.last = self.last.max(eviction.number);
             if self.rows.iter().all(|row| row.eviction.number != eviction.number) && !self.rows.is_full() {
-                self.rows.push(Row::new(*eviction, now));
+                let since = asked_until(eviction).map_or(now, |(_, until)| until.min(now));
+                self.rows.push(Row::new(*eviction, since));
             }
         }
         for (place, state) in self.conditions.iter_mut().zip(conditions) {

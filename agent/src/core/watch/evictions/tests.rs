@@ -181,6 +181,21 @@ fn a_pod_that_was_asked_to_end_has_the_rest_of_its_time_from_the_next_core() {
 }
 
 #[test]
+fn a_pod_whose_time_was_over_long_before_the_next_core_is_given_up() {
+    for (ago, is_asked) in [(39, true), (41, false)] {
+        let (mut next, handle, decided) = next_core(ago);
+        let begun = monotonic();
+        next.watch.resume_evictions(begun);
+        let asked = Termination::Asked(decided.after(30 * SECOND), 0);
+        assert_eq!(next.termination(0, &handle), Some(if is_asked { asked } else { Termination::Stays }), "{ago}");
+        next.follow_up(begun);
+        assert_eq!(next.text("hog", "cgroup.kill"), if is_asked { "1" } else { "" }, "{ago}");
+        next.watch.follow_evictions(begun);
+        assert_eq!(steps(&next), [if is_asked { Killed } else { GivenUp }], "{ago}");
+    }
+}
+
+#[test]
 fn a_core_that_begins_while_the_kill_switch_is_thrown_asks_and_kills_nothing_that_another_one_asked() {
     let (mut next, handle, _) = next_core(29);
     next.receive(News::KillSwitch(true));
