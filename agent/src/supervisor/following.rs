@@ -32,6 +32,7 @@ impl Supervisor {
         let needs_services = self.observes_disks || services::knows_pods(&configuration);
         self.services = needs_services.then(|| ChildProcess::new("services"));
         self.scanner = Scanner::of(&configuration);
+        self.runtime_sockets.follow(&configuration);
         (self.core, self.reporter) = (ChildProcess::new("core"), ChildProcess::new("reporter"));
         self.configuration = configuration;
         log_warnings(&self.configuration);

@@ -31,8 +31,14 @@ pub(super) struct RuntimeSockets {
 impl RuntimeSockets {
     /// Those of the configuration; none where it names what is no socket, which `services` reports.
     pub(super) fn of(configuration: &Configuration, api_server: Option<ApiServer>) -> Self {
-        let sockets = services::runtime_sockets(configuration).unwrap_or_default();
-        Self { sockets, api_server, due: Instant::now() }
+        let mut sockets = Self { sockets: Vec::new(), api_server, due: Instant::now() };
+        sockets.follow(configuration);
+        sockets
+    }
+
+    /// Goes on with the sockets of another configuration.
+    pub(super) fn follow(&mut self, configuration: &Configuration) {
+        self.sockets = services::runtime_sockets(configuration).unwrap_or_default();
     }
 
     /// Whether there is a container runtime that may be asked.

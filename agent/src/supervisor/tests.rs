@@ -1,5 +1,7 @@
 use super::*;
 use plimsoll_config::LogFormat;
+use plimsoll_state::handover::ForServices;
+use std::os::unix::net::UnixListener;
 use tracing::level_filters::LevelFilter;
 
 /// The unit that is shipped.
@@ -17,6 +19,67 @@ fn a_missing_threshold_on_memory_is_logged() {
     let warning = "warn: configuration: f:1: evictionHard: no threshold on memory.available is configured: `run` never \
                    evicts for this machine's memory; expected memory.available in evictionHard or evictionSoft";
     assert!(text.lines().any(|line| line == warning), "{text}");
+}
+
+/// One of a dry run, so that it undoes nothing on this machine; none of its processes is started.
+fn supervisor(configuration: Configuration, api_server: Option<ApiServer>) -> Supervisor {
+    let directory = configuration.machine.state_directory.clone();
+    Supervisor {
+        options: Options::default(),
+        configured_level: None,
+        read_only_state: None,
+        inherited_config: InheritedConfig::new(&Snapshot::default()).expect("memory"),
+        queues: None,
+        from_core: None,
+        to_reporter: None,
+        facts: None,
+        to_services: None,
+        runtime_sockets: RuntimeSockets::of(&configuration, api_server),
+        service_account: None,
+        reporter_restarted: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"),
+        followed: None,
+        signals: UnixStream::pair().expect("sockets").0,
+        asked: Asked { end: Arc::default(), debug: Arc::default(), configured: Arc::default() },
+        log: Log::start(LogFormat::Text, LevelFilter::WARN, std::io::sink(), || {}).expect("a thread"),
+        watchdog: Watchdog::start(directory).expect("a thread"),
+        core: ChildProcess::new("core"),
+        reporter: ChildProcess::new("reporter"),
+        services: None,
+        scanner: None,
+        observes_disks: false,
+        cores: 0,
+        configuration,
+    }
+}
+
+#[test]
+fn after_another_configuration_the_runtime_is_where_that_says_and_the_api_server_where_it_was() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let [before, after] = ["before", "after"].map(|name| folder.path().join(name));
+    let _listeners = [&before, &after].map(|path| UnixListener::bind(path).expect("a socket"));
+    let api_server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let configuration = |runtime: &Path| {
+        let (state, runtime) = (folder.path().display(), runtime.display());
+        let text = format!("machine: {{shadow: true, stateDirectory: {state}, runtimeSocket: {runtime}}}");
+        plimsoll_config::parse(&text, "f").expect("it is valid")
+    };
+    let address = api_server.local_addr().expect("it has one");
+    let mut supervisor = supervisor(configuration(&before), Some(address.into()));
+    let (options, read) = (Options::default(), Snapshot::default());
+    supervisor.go_on_with(Changed { options, configuration: configuration(&after), read });
+    let (ours, theirs) = handover::pair().expect("sockets");
+    let mut ask = |number| {
+        theirs.send(&[number]).expect("room");
+        std::thread::sleep(supervisor.runtime_sockets.pause());
+        supervisor.runtime_sockets.answer(&ours);
+        match handover::receive_for_services(&theirs) {
+            Ok(ForServices::Runtime { connection: Ok(connection), .. }) => connection,
+            other => panic!("{other:?}"),
+        }
+    };
+    let runtime = UnixStream::from(ask(0)).peer_addr().expect("it is connected");
+    assert_eq!(runtime.as_pathname(), Some(after.as_path()));
+    assert_eq!(std::net::TcpStream::from(ask(handover::API_SERVER)).peer_addr().expect("it is connected"), address);
 }
 
 /// The values of a key of the unit, in the order in which they stand there.
