@@ -451,13 +451,15 @@ impl Supervisor {
         let now = Instant::now();
         if self.reporter.due.is_some_and(|due| due <= now) {
             let launched = self.start_reporter();
-            report_launch("reporter", launched);
+            launched_or_again(&mut self.reporter, launched);
             // The core sends again what a new reporter cannot know.
             let _ = rustix::io::write(&self.reporter_restarted, &1_u64.to_ne_bytes());
         }
         if self.services.as_ref().is_some_and(|services| services.due.is_some_and(|due| due <= now)) {
             let launched = self.start_services();
-            report_launch("process services", launched);
+            if let Some(services) = &mut self.services {
+                launched_or_again(services, launched);
+            }
         }
         if let Some(mut scanner) = self.scanner.take() {
             scanner.start_due(|| self.command("scanner"));
@@ -469,7 +471,7 @@ impl Supervisor {
             let launched = self.start_core();
             fcntl_setfd(&self.reporter_restarted, FdFlags::CLOEXEC)?;
             self.cores += usize::from(launched.is_ok());
-            report_launch("core", launched);
+            launched_or_again(&mut self.core, launched);
         }
         Ok(())
     }
@@ -618,30 +620,21 @@ fn launch(
     mut command: Command,
     ends: fn((UnixDatagram, UnixDatagram)) -> (UnixDatagram, UnixDatagram),
 ) -> std::io::Result<UnixDatagram> {
-    process.due = None;
-    let launched = (|| {
-        let (its, own) = ends(handover::pair()?);
-        fcntl_setfd(&its, FdFlags::empty())?;
-        command.arg("--queues").arg(its.as_raw_fd().to_string());
-        Ok((command.spawn()?, own))
-    })();
-    match launched {
-        Ok((child, own)) => {
-            process.child = Some(child);
-            process.started = Instant::now();
-            Ok(own)
-        }
-        // Too many processes or files, or no memory at present: it is tried again later.
-        Err(error) => {
-            process.again();
-            Err(error)
-        }
-    }
+    let (its, own) = ends(handover::pair()?);
+    fcntl_setfd(&its, FdFlags::empty())?;
+    command.arg("--queues").arg(its.as_raw_fd().to_string());
+    process.child = Some(command.spawn()?);
+    (process.started, process.due) = (Instant::now(), None);
+    Ok(own)
 }
 
-fn report_launch(part: &str, launched: std::io::Result<()>) {
+/// Plans the next try of what could not be started: there are too many processes or files, or there is no memory at present.
+fn launched_or_again(process: &mut ChildProcess, launched: std::io::Result<()>) {
     if let Err(error) = launched {
-        tracing::warn!(%error, "the {part} could not be started; it is tried again");
+        tracing::warn!(%error, "the process {} could not be started; it is tried again", process.name);
+        // How long its predecessor ran makes no pause shorter.
+        process.started = Instant::now();
+        process.again();
     }
 }
 

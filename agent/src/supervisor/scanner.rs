@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use plimsoll_config::Configuration;
 use plimsoll_state::handover;
 
-use super::{ChildProcess, launch, report_launch};
+use super::{ChildProcess, launch, launched_or_again};
 use crate::{scanner, services};
 
 /// How long it may take to end: it has nothing to finish.
@@ -39,7 +39,8 @@ impl Scanner {
     pub(super) fn start_due(&mut self, command: impl FnOnce() -> Command) {
         if self.process.due.is_some_and(|due| due <= Instant::now()) {
             let launched = launch(&mut self.process, command(), |(send, receive)| (receive, send));
-            report_launch("scanner", launched.map(|socket| self.socket = Some(socket)));
+            let launched = launched.map(|socket| self.socket = Some(socket));
+            launched_or_again(&mut self.process, launched);
             self.hand_on();
         }
     }

@@ -125,3 +125,14 @@ fn pauses_between_starts_double_up_to_the_longest_and_begin_anew() {
     process.again();
     assert_eq!(process.pause, PAUSE * 2, "it ran for long enough");
 }
+
+#[test]
+fn what_could_not_be_started_is_tried_again_after_pauses_that_grow_however_long_its_predecessor_ran() {
+    let mut process = ChildProcess::new("child");
+    process.started = Instant::now().checked_sub(LIVED).expect("the machine runs for a minute");
+    for pause in [PAUSE, PAUSE * 2, PAUSE * 4] {
+        let before = Instant::now();
+        launched_or_again(&mut process, Err(Errno::NOMEM.into()));
+        assert!(process.due.is_some_and(|due| due >= before + pause), "{pause:?}");
+    }
+}
