@@ -3,6 +3,7 @@
 //!
 //! It forwards every call with its answer as it is, whatever is in them, and changes one answer: to `ImageFsInfo`.
 
+use crate::containerd::Places;
 use crate::cri::api::{FilesystemIdentifier, FilesystemUsage, ImageFsInfoResponse};
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Full};
@@ -34,8 +35,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Before the runtime at this socket, which keeps images in this directory.
-    pub(crate) fn start(runtime: &'static str, images: &'static str) -> Result<Self> {
+    /// Before the runtime at this socket, which keeps images and layers in these directories.
+    pub(crate) fn start(runtime: &'static str, places: Places) -> Result<Self> {
         let _ = fs::remove_file(SOCKET);
         let tokio = Builder::new_current_thread().enable_all().build().context("cannot make a runtime of tokio")?;
         let listener = tokio.block_on(async { UnixListener::bind(SOCKET) });
@@ -45,7 +46,7 @@ impl Proxy {
             tokio.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    () = serve(listener, runtime, images) => {}
+                    () = serve(listener, runtime, places) => {}
                 }
             });
         });
@@ -61,11 +62,11 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: UnixListener, runtime: &'static str, images: &'static str) {
+async fn serve(listener: UnixListener, runtime: &'static str, places: Places) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(async move {
             // The client sees that the connection ends.
-            if let Err(error) = forward(stream, Path::new(runtime), images).await {
+            if let Err(error) = forward(stream, Path::new(runtime), places).await {
                 eprintln!("the proxy of CRI: {error:#}");
             }
         });
@@ -73,11 +74,11 @@ async fn serve(listener: UnixListener, runtime: &'static str, images: &'static s
 }
 
 /// One connection of a client, and one to the runtime for it.
-async fn forward(client: UnixStream, runtime: &Path, images: &'static str) -> Result<()> {
+async fn forward(client: UnixStream, runtime: &Path, places: Places) -> Result<()> {
     let stream = UnixStream::connect(runtime).await.context("cannot connect to the container runtime")?;
     let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let service = service_fn(move |request| answer(sender.clone(), request, images));
+    let service = service_fn(move |request| answer(sender.clone(), request, places));
     // The client closes it when it likes.
     let _ =
         server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(client), service).await;
@@ -87,7 +88,7 @@ async fn forward(client: UnixStream, runtime: &Path, images: &'static str) -> Re
 async fn answer(
     mut runtime: SendRequest<Incoming>,
     request: Request<Incoming>,
-    images: &'static str,
+    places: Places,
 ) -> Result<Response<Body>> {
     let is_changed = request.uri().path() == IMAGE_FS_INFO;
     let answer = runtime.send_request(request).await.context("the container runtime does not answer")?;
@@ -97,21 +98,21 @@ async fn answer(
     let (head, body) = answer.into_parts();
     let body = body.collect().await?;
     let trailers = body.trailers().cloned();
-    let bytes = split(&body.to_bytes(), images)?;
+    let bytes = split(&body.to_bytes(), places)?;
     let end = async { trailers.map(Ok::<HeaderMap, _>) };
     Ok(Response::from_parts(head, Body::new(Full::new(bytes).with_trailers(end))))
 }
 
-/// Where writable layers are as it is said; images elsewhere.
-fn split(framed: &[u8], images: &str) -> Result<Bytes> {
+/// What is said of images, with these places: containerd before 1.7 says nothing of writable layers, and of images that they
+/// are where it would keep layers.
+fn split(framed: &[u8], places: Places) -> Result<Bytes> {
     ensure!(framed.len() >= FRAME && framed[0] == 0, "no message, or a compressed one: {framed:?}");
     let said = ImageFsInfoResponse::decode(&framed[FRAME..]).context("no answer to ImageFsInfo")?;
-    // Before 1.7 containerd says nothing of them.
-    let container_filesystems =
-        if said.container_filesystems.is_empty() { said.image_filesystems.clone() } else { said.container_filesystems };
-    let of_images =
-        |said| FilesystemUsage { fs_id: Some(FilesystemIdentifier { mountpoint: images.to_owned() }), ..said };
-    let image_filesystems = said.image_filesystems.into_iter().map(of_images).collect();
+    let at = |place: &str| {
+        let fs_id = || Some(FilesystemIdentifier { mountpoint: place.to_owned() });
+        said.image_filesystems.iter().map(|said| FilesystemUsage { fs_id: fs_id(), ..said.clone() }).collect()
+    };
+    let (image_filesystems, container_filesystems) = (at(places.images), at(places.layers));
     let message = ImageFsInfoResponse { image_filesystems, container_filesystems }.encode_to_vec();
     let length = u32::try_from(message.len())?.to_be_bytes();
     Ok([&[0][..], &length, &message].concat().into())
@@ -136,18 +137,21 @@ mod tests {
     }
 
     #[test]
-    fn images_are_elsewhere_and_layers_where_they_are_said_to_be() {
+    fn images_and_layers_are_where_they_are_kept_whatever_is_said_of_them() {
+        let places = Places { images: "/images", layers: "/layers" };
         let expected = ImageFsInfoResponse {
             image_filesystems: vec![of("/images", 7)],
             container_filesystems: vec![of("/layers", 7)],
         };
-        for said_twice in [true, false] {
-            let container_filesystems = if said_twice { vec![of("/layers", 7)] } else { Vec::new() };
-            let said = ImageFsInfoResponse { image_filesystems: vec![of("/layers", 7)], container_filesystems };
-            assert_eq!(split(&framed(&said), "/images").expect("a message"), framed(&expected), "{said_twice}");
+        for said in [&["/layers"][..], &[]] {
+            let said = ImageFsInfoResponse {
+                image_filesystems: vec![of("/layers", 7)],
+                container_filesystems: said.iter().map(|place| of(place, 8)).collect(),
+            };
+            assert_eq!(split(&framed(&said), places).expect("a message"), framed(&expected));
         }
         for broken in [&[][..], &[0, 0, 0], &[1, 0, 0, 0, 0], &[0, 0, 0, 0, 1, 255]] {
-            assert!(split(broken, "/images").is_err(), "{broken:?}");
+            assert!(split(broken, places).is_err(), "{broken:?}");
         }
     }
 }

@@ -43,8 +43,9 @@ pub(crate) fn split_layout() -> Result<()> {
 }
 
 fn on_split_disks() -> Result<()> {
-    let client = containerd::start_at(Driver::Systemd, Some(Places { images: IMAGES, layers: LAYERS }))?;
-    let _proxy = Proxy::start(RUNTIME.trim_start_matches("unix://"), IMAGES)?;
+    let places = Places { images: IMAGES, layers: LAYERS };
+    let client = containerd::start_at(Driver::Systemd, Some(places))?;
+    let _proxy = Proxy::start(RUNTIME.trim_start_matches("unix://"), places)?;
     let keys = format!("  imageRoot: {IMAGES}\n  containerRoot: {LAYERS}\n");
     let mut node = Node::with(client)?.behind(cri_proxy::SOCKET, &keys);
     import(&node.client, UNUSED, 2)?;
