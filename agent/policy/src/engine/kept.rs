@@ -4,7 +4,7 @@
 //! Not what workloads used when memory was plentiful: that is by slot, and another process has other slots. Nor a reclaim
 //! that was asked for: it ended with its process, and is asked for again.
 
-use super::state::{ScopeState, State, Taken, Watched};
+use super::state::{ScopeState, State, Taken, ThresholdKind, Watched};
 use crate::config::Config;
 use crate::kept::Observed;
 use crate::kubelet::{Condition, Signal, Threshold};
@@ -18,6 +18,7 @@ use std::borrow::Cow;
 struct KeptScope<'a> {
     watched: Cow<'a, [Watched]>,
     observed: [Option<Observed>; Condition::ALL.len()],
+    /// For hard thresholds: a soft one waits for a turn at most less.
     futile: [Option<MonotonicNs>; Signal::ALL.len()],
 }
 
@@ -55,7 +56,7 @@ impl<'a> KeptScope<'a> {
         let conditions = thresholds.iter().map(|threshold| threshold.signal.condition());
         // Swap is last.
         let observed = Observed::each(crossed.zip(conditions.chain([Condition::MemoryPressure])), scope.last_observed);
-        Self { watched: Cow::Borrowed(&scope.watched), observed, futile: scope.futile }
+        Self { watched: Cow::Borrowed(&scope.watched), observed, futile: scope.futile[ThresholdKind::Hard as usize] }
     }
 }
 
@@ -93,7 +94,7 @@ impl ScopeState {
             *own = Watched { since: kept.since.map(|since| since.min(now)), ..*kept };
         }
         self.last_observed = Observed::last(observed, now);
-        self.futile = futile.map(|at| at.map(|at| at.min(now)));
+        self.futile[ThresholdKind::Hard as usize] = futile.map(|at| at.map(|at| at.min(now)));
         self.conclude(config.pressure_transition, now);
         Some(())
     }

@@ -81,8 +81,9 @@ pub(super) struct ScopeState {
     /// is asked for a hard one serves the soft ones too, and never the other way.
     asked: [[Option<Asked>; Signal::ALL.len()]; 2],
     orders: u64,
-    /// When a workload was last evicted for a signal although that did not help.
-    pub(super) futile: [Option<MonotonicNs>; Signal::ALL.len()],
+    /// When a workload was last evicted for a signal although that did not help; for hard thresholds, then for soft ones,
+    /// which hard ones do not wait for.
+    pub(super) futile: [[Option<MonotonicNs>; Signal::ALL.len()]; 2],
     /// What the last victims for processes leave behind: hard thresholds go by their own, as if there were no soft one.
     pub(super) unreaped: [Option<Unreaped>; ThresholdKind::BOTH.len()],
     /// Hard thresholds have their own, that soft ones do not keep old.
@@ -100,7 +101,7 @@ impl ScopeState {
             refaults: None,
             asked: [[None; Signal::ALL.len()]; 2],
             orders: 0,
-            futile: [None; Signal::ALL.len()],
+            futile: [[None; Signal::ALL.len()]; 2],
             unreaped: [None; ThresholdKind::BOTH.len()],
             baselines: [(); 2].map(|()| Baseline::with_capacity(slots)),
         }

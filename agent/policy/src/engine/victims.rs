@@ -2,7 +2,7 @@
 
 use super::attribution::workload;
 use super::rank::Short;
-use super::state::{State, Taken, ThresholdKind};
+use super::state::{ScopeState, State, Taken, ThresholdKind};
 use crate::config::Config;
 use crate::eviction_policy::EvictionPolicy;
 use crate::kubelet::{AT_ONCE_SECONDS, Amount, QosClass, Resource};
@@ -331,7 +331,11 @@ impl Futile {
         if all >= deficit.uncovered() {
             return Self::default();
         }
-        let last = state.scope(plan.scope).and_then(|scope| scope.futile[signal as usize]);
+        // A soft threshold waits for the victims of a hard one, too, and never the other way.
+        let of_kinds = |scope: &mut ScopeState| {
+            scope.futile[..=need.kind as usize].iter().filter_map(|futile| futile[signal as usize]).max()
+        };
+        let last = state.scope(plan.scope).and_then(of_kinds);
         let waits_until = last.map(|last| last.after(TURN)).filter(|until| *until > now);
         Self { holds: true, waits_until, least: Amount::nanos(need.missing.as_nanos() / 100) }
     }
@@ -348,7 +352,7 @@ impl Futile {
 
     fn remember(state: &mut State, need: Need, now: MonotonicNs, plan: &Plan) {
         if let (Short::Signal(signal), Some(scope)) = (need.short, state.scope(plan.scope)) {
-            scope.futile[signal as usize] = Some(now);
+            scope.futile[need.kind as usize][signal as usize] = Some(now);
         }
     }
 }
