@@ -63,6 +63,8 @@ const REPORTER_GRACE: Duration = Duration::from_secs(2);
 const LAST_LINES: Duration = Duration::from_secs(1);
 /// How long `services` may take to end: it has nothing to finish.
 const SERVICES_GRACE: Duration = Duration::from_secs(1);
+/// How long the end of a process that was killed is waited for.
+const KILLED_GRACE: Duration = Duration::from_secs(1);
 /// The OOM killer's adjustment of all processes: after all others but those that it never kills.
 const OOM_SCORE: i16 = -999;
 
@@ -150,6 +152,8 @@ struct Supervisor {
     /// The same.
     scanner: Option<Scanner>,
     observes_disks: bool,
+    /// Processes that were killed and left, and have not ended yet.
+    left: Vec<Child>,
     /// How many cores were started.
     cores: usize,
 }
@@ -199,20 +203,40 @@ impl ChildProcess {
         self.pause = (self.pause * 2).min(PAUSE_MOST);
     }
 
-    /// Asks it to end, and kills it where it does not within `grace`. Gives its exit status, if it ran.
+    /// Asks it to end, and kills it where it does not within `grace`. Gives its exit status, if it ran, however long that
+    /// takes: there is never a second one.
     fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        let begun = Instant::now();
-        while begun.elapsed() < grace {
-            match child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-                Ok(status) => return status,
-                Err(_) => return None,
-            }
-        }
+        ask_or_kill(&mut child, grace).or_else(|| child.wait().ok())
+    }
+
+    /// Likewise, where a second one may be started beside it. Gives it where it does not end although it was killed: it
+    /// waits in the kernel, as for a disk that does not answer.
+    fn stop_or_leave(&mut self, grace: Duration) -> Option<Child> {
+        let mut child = self.child.take()?;
+        let status = ask_or_kill(&mut child, grace).or_else(|| ended_within(&mut child, KILLED_GRACE));
+        status.is_none().then_some(child)
+    }
+}
+
+/// Asks a process to end, and kills it where it does not within `grace`. Gives its exit status where it does.
+fn ask_or_kill(child: &mut Child, grace: Duration) -> Option<ExitStatus> {
+    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    let status = ended_within(child, grace);
+    if status.is_none() {
         let _ = child.kill();
-        child.wait().ok()
+    }
+    status
+}
+
+/// The exit status of a process that ends within this time.
+fn ended_within(child: &mut Child, most: Duration) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if begun.elapsed() < most => std::thread::sleep(Duration::from_millis(5)),
+            status => return status.ok().flatten(),
+        }
     }
 }
 
@@ -291,6 +315,7 @@ impl Supervisor {
             services: needs_services.then(|| ChildProcess::new("services")),
             scanner: Scanner::of(&configuration),
             observes_disks,
+            left: Vec::new(),
             cores: 0,
             configuration,
         };
@@ -346,6 +371,7 @@ impl Supervisor {
             if self.scanner.as_mut().map_or(Ok(false), Scanner::follow)? {
                 self.scanner = None;
             }
+            self.left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         }
         // Its watching thread has ended before the core has: the grace bounds that time.
         self.watchdog.forget();
@@ -361,9 +387,11 @@ impl Supervisor {
 
     /// Ends all but the core. The reporter is the last one: it reports what others still send.
     fn stop_others(&mut self) {
-        self.scanner.as_mut().map(Scanner::stop);
-        self.services.as_mut().map(|services| services.stop(SERVICES_GRACE));
-        self.reporter.stop(REPORTER_GRACE);
+        let scanner = self.scanner.as_mut().and_then(Scanner::stop);
+        let services = self.services.as_mut().and_then(|services| services.stop_or_leave(SERVICES_GRACE));
+        let reporter = self.reporter.stop_or_leave(REPORTER_GRACE);
+        let left = [scanner, services, reporter].into_iter().flatten();
+        self.left.extend(left.inspect(|child| tracing::warn!("process {} is killed and does not end", child.id())));
     }
 
     /// Waits for a signal, for the queues of a new core, for a request of `services`, or for the next start.

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
@@ -74,8 +74,8 @@ impl Scanner {
         Ok(false)
     }
 
-    /// Ends it.
-    pub(super) fn stop(&mut self) {
-        self.process.stop(GRACE);
+    /// Ends it. Gives it where it does not end although it was killed.
+    pub(super) fn stop(&mut self) -> Option<Child> {
+        self.process.stop_or_leave(GRACE)
     }
 }

@@ -47,6 +47,7 @@ fn supervisor(configuration: Configuration, api_server: Option<ApiServer>) -> Su
         services: None,
         scanner: None,
         observes_disks: false,
+        left: Vec::new(),
         cores: 0,
         configuration,
     }
@@ -100,7 +101,7 @@ fn the_unit_is_always_started_again_after_a_pause_that_grows() {
 fn the_unit_allows_the_end_the_time_that_it_may_take() {
     let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
     let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
-    let most = CORE_GRACE + scanner::GRACE + SERVICES_GRACE + REPORTER_GRACE + LAST_LINES;
+    let most = CORE_GRACE + scanner::GRACE + SERVICES_GRACE + REPORTER_GRACE + 3 * KILLED_GRACE + LAST_LINES;
     assert!(most < Duration::from_secs(seconds), "systemd kills it after {seconds} s, and it may take {most:?}");
 }
 
@@ -135,4 +136,16 @@ fn what_could_not_be_started_is_tried_again_after_pauses_that_grow_however_long_
         launched_or_again(&mut process, Err(Errno::NOMEM.into()));
         assert!(process.due.is_some_and(|due| due >= before + pause), "{pause:?}");
     }
+}
+
+#[test]
+fn the_end_of_a_process_is_waited_for_as_long_as_it_may_take_and_no_longer() {
+    let mut process = ChildProcess::new("child");
+    let spawn = || Command::new("sleep").arg("3600").spawn().expect("it is there");
+    let mut child = spawn();
+    assert_eq!(ended_within(&mut child, Duration::from_millis(20)), None);
+    child.kill().expect("it is ours");
+    assert!(ended_within(&mut child, Duration::from_mins(1)).is_some());
+    process.child = Some(spawn());
+    assert!(process.stop_or_leave(Duration::from_mins(1)).is_none() && process.child.is_none(), "SIGTERM ends it");
 }
