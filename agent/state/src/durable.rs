@@ -207,9 +207,9 @@ impl Store {
         self.content.entries(Kind::Eviction).filter_map(of_kind).collect()
     }
 
-    /// Adds an eviction, in the place of an earlier one of the same UID. Its message is cut where it is long.
+    /// Adds an eviction, in the place of an earlier one of the same UID.
     pub fn set_eviction(&mut self, eviction: Eviction) -> Result<(), Refused> {
-        self.put(&Entry::Eviction(eviction.cut()))
+        self.put(&Entry::Eviction(eviction))
     }
 
     /// Forgets an eviction that is over.

@@ -8,9 +8,6 @@ use plimsoll_policy::message::Cause;
 use plimsoll_units::CgroupId;
 use serde::{Deserialize, Serialize};
 
-/// The longest message that is kept, in bytes.
-const MAX_MESSAGE: usize = 4096;
-
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -223,16 +220,6 @@ impl Eviction {
         let decided = self.decided.of_earlier_boot();
         Some(Self { cgroups: Vec::new(), decided, progress: Progress::Verified, is_given_up: false, ..self })
     }
-
-    /// With a message that is not longer than what is kept.
-    pub(super) fn cut(mut self) -> Self {
-        const ELLIPSIS: char = '…';
-        if self.message.len() > MAX_MESSAGE {
-            self.message.truncate(self.message.floor_char_boundary(MAX_MESSAGE - ELLIPSIS.len_utf8()));
-            self.message.push(ELLIPSIS);
-        }
-        self
-    }
 }
 
 #[cfg(test)]
@@ -281,15 +268,6 @@ mod tests {
             let decided = Moment { boot_ms: None, ..DECIDED };
             let expected = Eviction { cgroups: Vec::new(), decided, progress: Verified, ..before.clone() };
             assert_eq!(before.after_reboot(), stays.then_some(expected), "{progress:?}, {is_reported}");
-        }
-    }
-
-    #[test]
-    fn a_long_message_is_cut_between_characters() {
-        for (message, kept) in [("é".repeat(2048), 4096), ("é".repeat(2049), 4095), ("x".repeat(9999), 4096)] {
-            let cut = Eviction { message: message.clone(), ..eviction(Progress::Decided, false) }.cut().message;
-            assert_eq!(cut.len(), kept);
-            assert_eq!(cut.ends_with('…'), cut != message);
         }
     }
 
