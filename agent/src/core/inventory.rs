@@ -1,7 +1,8 @@
 //! The thread that walks directories, opens files and allocates, so that the watching thread need not.
 //!
-//! It keeps the inventory of workloads, follows where the kubelet and container runtimes are, reads the machine's watermarks, names processes that grew outside all workloads,
-//! follows what containers take and which of them memory.high throttles, and reports the state of the source.
+//! It keeps the inventory of workloads, follows where the kubelet and container runtimes are, reads the machine's
+//! watermarks, names processes that grew outside all workloads, follows what containers take and which of them memory.high
+//! throttles, and reports the state of the source.
 
 mod annotation;
 mod following;
@@ -370,7 +371,7 @@ impl Thread {
             if let Some((pods, is_new)) = self.inventory.orphans(now) {
                 self.outgoing.report(DiskRecord::Orphaned { pods, is_new });
             }
-            schedule.coverage.done(now, monotonic(), PACE);
+            schedule.covered(now, monotonic());
         }
         let turns = self.handle.turns();
         if turns != schedule.turned.0 || !self.turns {

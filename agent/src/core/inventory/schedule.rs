@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long after an event the tree is walked where events name new cgroups: the walk finds what they missed, and
 /// reservations that changed.
 const WALK_PACE: Duration = Duration::from_secs(15);
-/// How often the tree is walked and slow figures are read while nothing happens,
+/// How often the tree is walked, and slow figures and what the inventory costs are read, while nothing happens,
 const AT_REST: Duration = Duration::from_mins(5);
 /// and how often it is reported that the core lives.
 const BEAT_AT_REST: Duration = Duration::from_mins(1);
@@ -150,6 +150,11 @@ impl Schedule {
         self.beat.done(now, now, if self.has_events && is_done { BEAT_AT_REST } else { PACE });
     }
 
+    /// What the inventory leaves out and costs was read.
+    pub(super) fn covered(&mut self, begun: MonotonicNs, ended: MonotonicNs) {
+        self.coverage.done(begun, ended, if self.has_events { AT_REST } else { PACE });
+    }
+
     /// So many events were lost so far. Gives whether there are more than before: the tree is to be walked for what they
     /// named.
     pub(super) const fn has_lost(&mut self, lost: u64) -> bool {
@@ -164,6 +169,7 @@ impl Schedule {
             return;
         }
         self.beat.bring_forward(self.beat.ended.after(PACE));
+        self.coverage.bring_forward(self.coverage.ended.after(PACE));
         if is_asked(Request::Moved) {
             self.walk.bring_forward(self.walk.ended.after(self.walk_pace));
             self.refresh.bring_forward(self.refresh.ended.after(refresh_pace(headroom)));
@@ -252,18 +258,24 @@ mod tests {
             schedule.walked(at(0), at(0));
             schedule.refreshed(at(0), at(0), 1000);
             schedule.beaten(at(0), true);
+            schedule.covered(at(0), at(0));
             schedule
         };
-        let due = |schedule: &Schedule| [schedule.walk.by, schedule.refresh.by, schedule.beat.by];
-        assert_eq!(due(&done(true, false)), [minutes(5), minutes(5), minutes(1)].map(at));
-        assert_eq!(due(&done(true, true)), [minutes(5), 25_000, minutes(1)].map(at), "thresholds depend on figures");
-        assert_eq!(due(&done(false, false)), [5000, 25_000, 5000].map(at), "no event says that something happens");
+        let due = |schedule: &Schedule| {
+            [&schedule.walk, &schedule.refresh, &schedule.beat, &schedule.coverage].map(|duty| duty.by)
+        };
+        let at_rest = [minutes(5), minutes(5), minutes(1), minutes(5)];
+        assert_eq!(due(&done(true, false)), at_rest.map(at));
+        let with_slices = [minutes(5), 25_000, minutes(1), minutes(5)];
+        assert_eq!(due(&done(true, true)), with_slices.map(at), "thresholds depend on figures");
+        assert_eq!(due(&done(false, false)), [5000, 25_000, 5000, 5000].map(at), "no event says what happens");
         let mut schedule = done(true, false);
         schedule.stir(Request::Moved as u32, 1000, at(20_000));
-        assert_eq!(due(&schedule), [15_000, 25_000, 5000].map(at));
+        assert_eq!(due(&schedule), [15_000, 25_000, 5000, 5000].map(at));
         let mut schedule = done(true, false);
         schedule.stir(Request::Events as u32, 1000, at(20_000));
-        assert_eq!(due(&schedule), [35_000, minutes(5), 5000].map(at), "the walk sees what is set after the event");
+        let stirred = [35_000, minutes(5), 5000, 5000];
+        assert_eq!(due(&schedule), stirred.map(at), "the walk sees what is set after the event");
         let mut schedule = done(true, false);
         schedule.stir(Request::Inform as u32, 1000, at(20_000));
         assert_eq!(due(&schedule), due(&done(true, false)), "what is named to services again is nothing new");

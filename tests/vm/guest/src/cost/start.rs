@@ -2,7 +2,7 @@
 
 use super::{Machine, save, settings};
 use crate::agent::Agent;
-use crate::machine::now_ns;
+use crate::machine::{now_ns, wait_for};
 use crate::measure::find;
 use anyhow::{Context as _, Result};
 use plimsoll_sense::cost::{self, BareLoad};
@@ -10,6 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
+
+/// How long after its readiness the agent's log may lack the parts of its start.
+const LOGGED: Duration = Duration::from_secs(5);
 
 /// All that was measured. Times are in nanoseconds.
 #[derive(Serialize)]
@@ -69,8 +72,13 @@ pub(super) fn measure(pairs: usize, out: &Path) -> Result<()> {
         let begun = now_ns();
         let agent = Agent::start(&settings)?;
         let ready_ns = now_ns() - begun;
-        let start = agent.lines().iter().find_map(|line| find(line, "start").cloned());
-        let start = start.context("the agent's log has no parts of its start")?;
+        let mut start = None;
+        // The line may come after the answer that it is ready.
+        wait_for("the agent's log has the parts of its start", LOGGED, || {
+            start = agent.lines().iter().find_map(|line| find(line, "start").cloned());
+            Ok(start.is_some())
+        })?;
+        let start = start.context("it was found")?;
         agent.stop()?;
         println!("ROUND {number} bare_ns={} ready_ns={ready_ns} start={start}", bare.total_ns);
         measured.pairs.push(Pair { bare, ready_ns, start });
