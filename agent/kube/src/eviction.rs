@@ -148,6 +148,14 @@ fn after_patch(first: Timestamp, last: Timestamp, pod: &Pod, now: Timestamp) -> 
     }
 }
 
+/// Whether the kubelet evicted a pod that was not patched yet: its status and event are there, and a second event would
+/// report a second eviction.
+pub(crate) fn is_of_kubelet(progress: Progress, pod: &Pod) -> bool {
+    let is_evicted =
+        |status: &PodStatus| status.phase.as_deref() == Some(PHASE) && status.reason.as_deref() == Some(EVICTED);
+    progress == Progress::Unreported && before(pod).is_none() && pod.status.as_ref().is_some_and(is_evicted)
+}
+
 /// When a pod that has failed was patched by an earlier process, if it was.
 fn before(pod: &Pod) -> Option<Timestamp> {
     let has_failed = pod.status.as_ref()?.phase.as_deref() == Some(PHASE);

@@ -259,12 +259,17 @@ impl Reporter {
 
     /// What has to be done about each pod; those of which nothing is left leave the outbox.
     fn look_at_pods(&mut self, time: Timestamp) {
-        let pods = &self.pods;
+        let Self { pods, outbox, outcomes, .. } = self;
+        let mut ends = Vec::new();
         let is_over = |open: &mut Open| {
             let Entry { eviction, progress, has_event } = &mut open.entry;
             let pod = pods.as_ref().map(|pods| pods.get(&eviction.uid).map(AsRef::as_ref));
             if let Some(Some(pod)) = pod {
                 *progress = progress.as_of(pod, time);
+                if eviction::is_of_kubelet(*progress, pod) {
+                    (*progress, *has_event) = (Progress::Over, true);
+                    ends.push(Outcome::Ends(eviction.uid.clone()));
+                }
             }
             open.step = match (pod, *progress) {
                 (Some(pod), progress) => eviction::next(progress, pod, time),
@@ -276,7 +281,8 @@ impl Reporter {
             };
             open.step == Step::Done && *has_event
         };
-        self.outcomes.extend(self.outbox.extract_if(.., is_over).map(|open| Outcome::Over(open.entry)));
+        let over: Vec<_> = outbox.extract_if(.., is_over).map(|open| Outcome::Over(open.entry)).collect();
+        outcomes.extend(ends.into_iter().chain(over));
     }
 
     /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and

@@ -124,6 +124,25 @@ fn a_pod_that_is_as_it_should_be_is_left_alone() {
 }
 
 #[test]
+fn a_pod_that_its_kubelet_evicted_first_has_no_second_status_and_event() {
+    run(async {
+        let (client, log) = server(accepts);
+        let mut reporter = reporting(client, [eviction("web")]);
+        reporter.pods = Some(pods("web", "Failed", Some("Evicted"), false));
+        reporter.write_next().await;
+        assert_eq!(lines(&log), [""; 0]);
+        let [Outcome::Ends(uid), Outcome::Over(_)] = &reporter.outcomes[..] else { panic!("{:?}", reporter.outcomes) };
+        assert_eq!(uid, "uid-of-web");
+        for (phase, reason) in [("Failed", None), ("Failed", Some("Shutdown")), ("Running", Some("Evicted"))] {
+            let mut reporter = reporting(server(accepts).0, [eviction("web")]);
+            reporter.pods = Some(pods("web", phase, reason, false));
+            reporter.write_next().await;
+            assert_ne!(reporter.outbox[0].entry.progress, Progress::Unreported, "{phase}");
+        }
+    });
+}
+
+#[test]
 fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() {
     run(async {
         let running = patched("web", "Running", None, false);
