@@ -10,6 +10,7 @@ mod dry_run;
 mod eviction;
 mod figures;
 mod kill_switch;
+mod limits;
 mod outages;
 mod overlay;
 mod race;
