@@ -14,7 +14,6 @@ use crate::view::{PODS, spec};
 use crate::{NODE, PATIENCE, overlay};
 
 const DAEMONS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
-const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
 /// How long the evictions of the DaemonSet that grows are counted.
 const COUNTED: Duration = Duration::from_mins(2);
 /// What they are at most: the first pod's successor may be made before the taint is there, and is left alone until less than
@@ -26,11 +25,7 @@ const AT_MOST: usize = 4;
 #[test]
 fn a_daemon_set_of_high_priority_is_spared_and_one_of_low_priority_is_evicted_without_a_loop() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
-    let class = json!({
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1_000_000,
-    });
-    let made = turn.api.create(CLASSES, &class).expect("an answer");
-    assert!(made.status == 201 || made.status == 409, "{}", made.message());
+    turn.make_class().expect("it is accepted");
     // Of an earlier run.
     let before = ["low", "high"].map(|name| evictions(&turn, name).expect("a list"));
     let high = daemon_set("high", &["idle", "--mib", "700"], Some("high"));

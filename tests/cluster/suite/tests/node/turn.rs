@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Cluster, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::view::{self, PODS, conditions_of_ours, ends, pressure, taints_of_ours};
 use crate::{NODE, PATIENCE, TAINT, overlay};
@@ -84,6 +84,18 @@ impl Turn {
     /// Makes a pod.
     pub(crate) fn create(&self, pod: &Value) -> Result<()> {
         self.api.create(PODS, pod)?.object().map(drop)
+    }
+
+    /// Makes the priority class `high`.
+    pub(crate) fn make_class(&self) -> Result<()> {
+        let class = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"},
+            "value": 1_000_000,
+        });
+        let made = self.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", &class)?;
+        // Of an earlier test.
+        ensure!(made.status == 201 || made.status == 409, "{}", made.message());
+        Ok(())
     }
 
     /// Waits until a pod runs. No container of it was started again, and it was not evicted.

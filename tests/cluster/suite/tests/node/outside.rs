@@ -1,0 +1,93 @@
+//! Memory that a service of the node takes while all pods use less than they request.
+
+use std::thread;
+
+use anyhow::{Context as _, Result};
+use plimsoll_cluster_suite::wait_for;
+
+use crate::eviction::{SETTLED, never_restarted};
+use crate::turn::Turn;
+use crate::view::{self, pod};
+use crate::{NODE, PATIENCE, overlay, service_manager};
+
+/// The program that grows, as the node has it.
+const PROGRAM: &str = "/usr/bin/plimsoll-guest";
+/// MiB that each pod holds, and what it requests.
+const HELD: &str = "300";
+const REQUESTED: &str = "400Mi";
+/// MiB that the service goes on below the threshold: less than a pod holds.
+const BEYOND: u64 = 150;
+/// MiB a second: slow enough that the service's cgroup is known before memory is short.
+const RATE: &str = "30";
+/// Seconds until it ends, half of which it grows.
+const HOLD: &str = "90";
+const STOPPED: &str = "plimsoll_kernel_brakes_total{outcome=\"applied\"}";
+
+/// As installed: what may be evicted did not grow.
+#[test]
+fn for_what_a_service_takes_no_pod_within_its_request_is_evicted_and_the_service_is_named() {
+    let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, "")).expect("it is installed");
+    two_pods(&turn).expect("they run");
+    let mut console = turn.console(NODE).expect("it is there");
+    grow(&turn, "grower").expect("it is started");
+    let named = ["outside all workloads", "\"cgroup\":\"system.slice/grower.service\""];
+    console.wait(&named, PATIENCE).expect("it is named");
+    turn.pressure_begins().expect("memory is short");
+    turn.pressure_ends().expect("it ends with the service");
+    for name in ["low", "high"] {
+        turn.runs(name).expect("it runs on");
+        assert_eq!(evictions(&turn, name).expect("a list"), 0, "{name}");
+    }
+}
+
+/// With `evictForUnattributed`, and a brake in the kernel for the service.
+#[test]
+fn where_pods_pay_for_a_service_that_is_stopped_and_the_pod_of_the_lowest_priority_goes_once() {
+    let more = "  evictForUnattributed: true\n  brake: {inKernel: [system.slice/braked.service]}\n";
+    let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, more)).expect("it is installed");
+    two_pods(&turn).expect("they run");
+    let before = stopped(&turn).expect("it is counted");
+    grow(&turn, "braked").expect("it is started");
+    turn.is_evicted("low").expect("it is evicted");
+    thread::sleep(SETTLED);
+    assert_eq!(evictions(&turn, "low").expect("a list"), 1);
+    never_restarted(&turn, "low").expect("it stays dead");
+    turn.runs("high").expect("it runs on");
+    assert_eq!(evictions(&turn, "high").expect("a list"), 0);
+    // Counted with the next heartbeat.
+    wait_for("the service was stopped", PATIENCE, || Ok((stopped(&turn)? > before).then_some(())))
+        .expect("in the kernel");
+    turn.pressure_ends().expect("there is room");
+}
+
+/// Two pods within their requests, alike but for the priority. Without that the younger one, which has the high one, would
+/// be evicted first.
+fn two_pods(turn: &Turn) -> Result<()> {
+    turn.make_class()?;
+    for name in ["low", "high"] {
+        let mut pod = pod(name, &["idle", "--mib", HELD]);
+        pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = REQUESTED.into();
+        if name == "high" {
+            pod["spec"]["priorityClassName"] = name.into();
+        }
+        turn.create(&pod)?;
+        turn.runs(name)?;
+    }
+    Ok(())
+}
+
+/// Starts a service with this name, which takes memory until less than the threshold is available.
+fn grow(turn: &Turn, name: &str) -> Result<()> {
+    let room = (view::available(turn)? >> 20).checked_sub(overlay::FAR_MIB).context("memory is short already")?;
+    let mib = (room + BEYOND).to_string();
+    service_manager::start(turn, name, &[PROGRAM, "hog", "anon", "--mib", &mib, "--rate", RATE, "--hold", HOLD])
+}
+
+fn evictions(turn: &Turn, name: &str) -> Result<usize> {
+    Ok(view::events(turn, &view::stored(turn, name)?, "Evicted")?.len())
+}
+
+/// How often the kernel has stopped a process.
+fn stopped(turn: &Turn) -> Result<u64> {
+    view::metric(&view::metrics(turn)?, STOPPED).with_context(|| format!("no {STOPPED}"))
+}
