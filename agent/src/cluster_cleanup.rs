@@ -10,11 +10,16 @@ use crate::cluster_client;
 use crate::options::Options;
 use crate::services::node_name;
 
+/// Exit codes, as `--help` has them.
+const CODES: &str = "Exit codes: 0 no node has conditions or taints of Plimsoll's; 1 those of some nodes are left, which are \
+named, or nodes could not be listed; 2 wrong arguments or configuration.";
+
 /// How long one node may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Options of `plimsoll cluster-cleanup`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,

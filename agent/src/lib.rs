@@ -49,7 +49,7 @@ use plimsoll_report::record;
 
 use crate::options::Options;
 
-/// Watches memory and evicts before the OOM killer does.
+/// Watches a node's memory, tasks and disks, and evicts by the kubelet's rules before the OOM killer does.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Arguments {

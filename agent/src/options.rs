@@ -23,7 +23,8 @@ pub(crate) enum Output {
 /// The options of `run`, passed on unchanged to the processes that it starts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// The configuration, as YAML. Without it, nothing is evicted: thresholds are watched and reported.
+    /// The configuration, as YAML. Without it the thresholds are those of a kubelet, and nothing is evicted but pods, where
+    /// `--pod-facts` or a cluster makes them known.
     #[arg(long, env = "PLIMSOLL_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -79,6 +80,18 @@ struct OfKubelet {
     found_kubelet: Option<RunningKubelet>,
 }
 
+/// Those of them that `-h` lists; `--help` lists all.
+const SHORT: [&str; 8] = [
+    "cluster-in-cluster",
+    "cluster-kubeconfig",
+    "kill-switch",
+    "log-format",
+    "metrics-address",
+    "pod-facts",
+    "shadow",
+    "source",
+];
+
 /// The heading in `--help`.
 const OF_MACHINE: &str = "The section `machine` of --config, which these override";
 
@@ -94,6 +107,7 @@ impl clap::Args for OfMachine {
                 .env(flag.variable.as_str())
                 .help(flag.help.as_str())
                 .help_heading(OF_MACHINE)
+                .hide_short_help(!SHORT.contains(&flag.long.as_str()))
                 .value_name("VALUE");
             if flag.is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg }
         }))

@@ -22,8 +22,9 @@ pub struct Cluster {
     pub node_name: String,
     /// The effect of the taint on the node while a condition holds.
     pub taint: Taint,
-    /// What becomes of the node's standard conditions, such as MemoryPressure, which the kubelet owns and takes back within ten
-    /// seconds. All but `off` need the component `standard-conditions` of the installation, which lets the agent write them.
+    /// What becomes of the node's standard conditions, such as MemoryPressure, which the kubelet owns and takes back within
+    /// ten seconds. All but `off` need the component `standard-conditions` of the installation, which lets the agent write
+    /// them.
     pub standard_conditions: StandardConditions,
 }
 

@@ -22,8 +22,8 @@ const INIT_CGROUP: &str = "init.scope";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping")]
 pub struct Machine {
-    /// Which cgroups may be evicted. The first pattern that matches gives the priority. Without any, thresholds are
-    /// watched and reported, and nothing is evicted.
+    /// Which cgroups may be evicted. The first pattern that matches gives the priority. Without any, nothing is evicted but
+    /// pods, where podFacts or a cluster makes them known.
     pub workloads: Vec<Workload>,
     /// Which of these are never evicted, as patterns. Init and the agent itself never are.
     #[schemars(with = "Vec<String>")]
@@ -81,8 +81,8 @@ pub struct Machine {
     /// A pattern without tag and digest means all of them. Those that a container uses, running or not, never are.
     #[schemars(with = "Vec<String>")]
     pub images_never_removed: Vec<Pattern>,
-    /// While this file is there, nothing is evicted, frozen, reclaimed or removed, and what would be is reported: an absolute path.
-    /// It counts where root owns it, and root alone can write the directories around it. Empty for none.
+    /// While this file is there, nothing is evicted, frozen, reclaimed or removed, and what would be is reported: an absolute
+    /// path. It counts where root owns it, and root alone can write the directories around it. Empty for none.
     #[serde(with = "As::<Source>")]
     pub kill_switch: Option<PathBuf>,
     /// Dry run: watch, decide and report as ever, and evict, freeze, stop, reclaim, remove and raise nothing. What would be

@@ -228,9 +228,9 @@ fn expect_images_first(lines: &[Value]) -> Result<()> {
     Ok(())
 }
 
-/// On one disk: a pod over the limit of its only container by a writable layer, which is the sum of its containers' limits and
-/// is held against the pod first, one over that sum by a layer and its volume together, and one over the limit of its volume are evicted, each with the kubelet's message, and one that
-/// is below all of them is not.
+/// On one disk: a pod over the limit of its only container by a writable layer, which is the sum of its containers' limits
+/// and is held against the pod first, one over that sum by a layer and its volume together, and one over the limit of its
+/// volume are evicted, each with the kubelet's message, and one that is below all of them is not.
 pub(crate) fn limits_of_local_storage() -> Result<()> {
     let mut node = Node::new()?;
     let mut make = |name, sizes, container, volume| {
