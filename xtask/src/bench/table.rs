@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cells::Cell;
 use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit};
-use super::measured::{Measured, Round};
+use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
 use super::statistics::Summary;
 use super::store::{Done, Kept};
@@ -37,15 +37,27 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
         if super::plots::is_drawn(&kept.measured) {
             let _ = writeln!(text, "![each rival's rounds]({plots}/{}.svg)\n", cell.name());
         }
-        let _ = writeln!(text, "{}\n{}", counts(&kept.measured), times(&kept.measured));
+        if let Some(part) = kept.part() {
+            let _ = writeln!(text, "A part: {}.\n", one_line(&part));
+        }
+        let _ = writeln!(text, "{}\n{}", counts(kept), times(&kept.measured));
+        for Failed { rival, number, why } in &kept.measured.failed {
+            let of = rival.as_ref().map_or("bare kill".into(), |rival| format!("round against {rival}"));
+            let _ = writeln!(text, "- Failed: {of}, number {}: {}", number + 1, one_line(why));
+        }
     }
     if !missing.is_empty() {
         text.push_str("## What was not measured\n\n| cell | | why |\n|---|---|---|\n");
         for Missing { cell, why } in missing {
-            let _ = writeln!(text, "| {} | {NOT_RUN} | {} |", cell.name(), why.replace(['|', '\n'], "/"));
+            let _ = writeln!(text, "| {} | {NOT_RUN} | {} |", cell.name(), one_line(why));
         }
     }
     text.trim_end().to_owned() + "\n"
+}
+
+/// A reason as it can be a cell of a table.
+fn one_line(why: &str) -> String {
+    why.replace(['|', '\n'], "/")
 }
 
 /// The table that may be read alone: counts over all cells, and times of one.
@@ -109,7 +121,8 @@ fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String
 }
 
 /// What was killed in one cell, and by what.
-fn counts(measured: &Measured) -> String {
+fn counts(kept: &Kept) -> String {
+    let measured = &kept.measured;
     let heads = ["", "version", "rounds", "killed alone", "OOM killer killed", "wrong victims", "`explain` was right"];
     let mut text = head(&heads.map(str::to_owned));
     for rival in rivals::names() {
@@ -129,7 +142,9 @@ fn counts(measured: &Measured) -> String {
         let by_itself = format!("{} of {n}", rounds().filter(|round| round.has_acted()).count());
         let by_itself = if rival == KERNEL { "-".into() } else { by_itself };
         let (lost, wrong) = (seen(Round::is_lost), seen(Round::has_wrong_victim));
-        text.push_str(&row(&[rival.into(), version.into(), n.to_string(), by_itself, lost, wrong, right]));
+        let planned = kept.plan.get(rival).map_or(n, |planned| *planned as usize);
+        let n = if n < planned { format!("{n} of {planned}") } else { n.to_string() };
+        text.push_str(&row(&[rival.into(), version.into(), n, by_itself, lost, wrong, right]));
     }
     text
 }
@@ -203,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_cell_has_what_was_killed_by_what_and_how_long_it_took() {
-        let text = counts(&sample().kept.measured);
+        let text = counts(&sample().kept);
         let lost = "6 of 6";
         assert_eq!(
             line(&text, "| oom-killer |"),
@@ -218,6 +233,18 @@ mod tests {
             line(&text, "| a bare kill |"),
             "| a bare kill | - | - | - | 30.0 [29.0, 31.0], most 31.0 | - | - |"
         );
+    }
+
+    #[test]
+    fn a_cell_that_is_a_part_says_how_much_of_it_there_is_and_what_failed() {
+        let mut done = sample();
+        done.kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number < 4);
+        let (rival, why) = (Some("earlyoom".into()), "it\nbroke".into());
+        done.kept.measured.failed.push(Failed { rival, number: 4, why });
+        let text = whole("6.12", &[done], &[], &[], "6.12");
+        assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
+        assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds.");
+        assert_eq!(line(&text, "- Failed"), "- Failed: round against earlyoom, number 5: it/broke");
     }
 
     #[test]

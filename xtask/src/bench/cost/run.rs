@@ -56,12 +56,12 @@ impl Bench {
     fn measure_cost(&self, cell: &CostCell, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name, cell.what));
         let command = cell.command(&format!("/out/{LEFT}"));
-        let text = self.boot(cell.name, &command, progress, |machine| {
+        self.boot(cell.name, &command, |machine| {
             (machine.icount, machine.root) = (true, cell.root);
             if cell.root == Root::Systemd {
                 machine.packages = debian_root::names(&rivals::PACKAGES);
             }
         })?;
-        cell.kept(&text, self.date.clone(), self.revision.clone())
+        cell.kept(&self.left(cell.name)?, self.date.clone(), self.revision.clone())
     }
 }

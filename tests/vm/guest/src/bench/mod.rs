@@ -24,10 +24,10 @@ use round::{BareKill, Round};
 use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
     /// What the order of the rivals and the moments within their periods are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// After how many seconds no further round begins: a machine that is ended leaves nothing of what it measured.
+    #[arg(long, default_value_t = 2700)]
+    seconds: u64,
     /// Where the measurements are written, as JSON.
     #[arg(long)]
     out: PathBuf,
@@ -90,6 +93,8 @@ const UNITS: &str = "/run/systemd/system";
 
 /// How many times the workload is killed with no rival, where there are as many rounds.
 const BARE_KILLS: usize = 5;
+/// How many turns one after the other may fail before nothing is expected of the rest.
+const FAILURES: usize = 3;
 
 /// All that was measured. Times are nanoseconds, sizes bytes; what did not happen is null.
 #[derive(Serialize)]
@@ -105,6 +110,16 @@ struct Measured {
     versions: BTreeMap<String, String>,
     rounds: Vec<Round>,
     bare_kills: Vec<BareKill>,
+    failed: Vec<Failed>,
+}
+
+/// A turn of which nothing was measured.
+#[derive(Serialize)]
+struct Failed {
+    /// Absent for a bare kill.
+    rival: Option<String>,
+    number: usize,
+    why: String,
 }
 
 /// What is done next: a round with a rival, or a kill without one.
@@ -112,6 +127,18 @@ struct Measured {
 struct Turn {
     rival: Option<Rival>,
     number: usize,
+}
+
+impl Turn {
+    fn failed(self, error: &anyhow::Error) -> Failed {
+        Failed { rival: self.rival.as_ref().map(name), number: self.number, why: format!("{error:#}") }
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.rival.as_ref().map_or_else(|| "bare-kill".to_owned(), name), self.number)
+    }
 }
 
 /// All turns, in an order that is drawn anew among those of one number.
@@ -171,6 +198,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         versions: versions()?,
         rounds: Vec::new(),
         bare_kills: Vec::new(),
+        failed: Vec::new(),
     };
     let mut bench = Bench {
         observer: Observer::new()?,
@@ -180,22 +208,57 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         dice,
     };
     println!("PLAN {}", turns.len());
-    for (index, turn) in turns.iter().enumerate() {
-        let of = format!("ROUND {} of {}", index + 1, turns.len());
-        if let Some(rival) = turn.rival {
-            let round = bench.round(rival, turn.number);
-            let round = round.with_context(|| format!("round {} of {}", turn.number, name(&rival)))?;
-            println!("{of} {round}");
-            measured.rounds.push(round);
-        } else {
-            let kill = bench.bare_kill().with_context(|| format!("bare kill {}", turn.number))?;
-            println!("{of} {kill}");
-            measured.bare_kills.push(kill);
-        }
+    let begun = Instant::now();
+    let is_over = || begun.elapsed() >= Duration::from_secs(arguments.seconds);
+    in_order(&turns, is_over, |index, turn| {
+        let played = bench.play(turn, &mut measured);
+        let said = played.as_ref().map_or_else(|error| format!("{turn} failed: {error:#}"), String::clone);
+        println!("ROUND {} of {} {said}", index + 1, turns.len());
+        let failed = played.err().map(|error| turn.failed(&error));
+        let went_well = failed.is_none();
+        measured.failed.extend(failed);
         // After each: what was measured so far survives whatever comes.
         save(&arguments.out, &measured)?;
+        if !went_well {
+            bench.recover().context("cannot clean up after a round that failed")?;
+        }
+        Ok(went_well)
+    })
+}
+
+/// Has each turn played until the time is over. An error where too many one after the other do not go well.
+fn in_order(
+    turns: &[Turn],
+    is_over: impl Fn() -> bool,
+    mut play: impl FnMut(usize, Turn) -> Result<bool>,
+) -> Result<()> {
+    let mut failed = 0;
+    for (index, turn) in turns.iter().enumerate() {
+        if is_over() {
+            println!("the time is over after {index} of {} rounds", turns.len());
+            break;
+        }
+        failed = if play(index, *turn)? { 0 } else { failed + 1 };
+        ensure!(failed < FAILURES, "{FAILURES} rounds failed one after the other");
     }
     Ok(())
+}
+
+impl Bench {
+    /// Plays a turn, and gives it in a line once it is among what was measured.
+    fn play(&mut self, turn: Turn, measured: &mut Measured) -> Result<String> {
+        if let Some(rival) = turn.rival {
+            let round = self.round(rival, turn.number)?;
+            let said = round.to_string();
+            measured.rounds.push(round);
+            Ok(said)
+        } else {
+            let kill = self.bare_kill()?;
+            let said = kill.to_string();
+            measured.bare_kills.push(kill);
+            Ok(said)
+        }
+    }
 }
 
 fn save(path: &Path, measured: &Measured) -> Result<()> {
@@ -247,6 +310,26 @@ mod tests {
         assert!(order(0).contains(&None) && !order(1).contains(&None));
         assert_ne!(order(1), order(2));
         assert!(rivals.iter().all(|(rival, _)| order(2).contains(rival)));
+    }
+
+    #[test]
+    fn a_round_that_fails_ends_nothing_and_three_in_a_row_do() {
+        let turns = [Turn { rival: None, number: 0 }; 8];
+        let played = |seconds: usize, fail: &[usize]| {
+            let count = std::cell::Cell::new(0);
+            let ended = in_order(
+                &turns,
+                || count.get() == seconds,
+                |index, _| {
+                    count.set(index + 1);
+                    Ok(!fail.contains(&index))
+                },
+            );
+            (count.get(), ended.is_ok())
+        };
+        assert_eq!(played(9, &[0, 1, 3, 4, 6, 7]), (8, true));
+        assert_eq!(played(9, &[2, 3, 4]), (5, false));
+        assert_eq!(played(3, &[2]), (3, true));
     }
 
     #[test]

@@ -166,6 +166,13 @@ pub(crate) fn clear() -> Result<()> {
     systemctl(&["stop", "earlyoom.*", "nohang*.service", "systemd-oomd.*"]).map(drop)
 }
 
+/// Ends what a round that failed has left: an agent, and what systemd-oomd is asked for.
+pub(super) fn recover() -> Result<()> {
+    Settings::with_threshold(0).cgroup()?.remove()?;
+    monitor("auto")?;
+    clear()
+}
+
 /// earlyoom(1): SIGTERM below PERCENT of what user space can have (MemAvailable and AnonPages), SIGKILL below the half of
 /// it; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
 /// available memory whatever swap is free. `--prefer` and `--avoid` are empty in Debian's configuration.

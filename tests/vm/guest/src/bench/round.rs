@@ -119,6 +119,15 @@ impl Bench {
         self.swap.start()
     }
 
+    /// Leaves nothing of a round that failed behind: the workload first, so that there is memory for the rest.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        workload::clear()?;
+        rival::recover()?;
+        survivor::clear()?;
+        // What was not read of a ring buffer keeps place in it.
+        self.observer.oom_kill(0).map(drop)
+    }
+
     pub(super) fn round(&mut self, rival: Rival, number: usize) -> Result<Round> {
         let swap = self.clean()?;
         let threshold_bytes = self.threshold_bytes;
