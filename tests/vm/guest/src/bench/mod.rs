@@ -1,6 +1,6 @@
 //! The measured table's cells: one workload on one machine with one kind of swap, met by one rival after another.
 //!
-//! All rivals are met in one boot, in an order that is drawn anew for each round. In every round the crossing is taken in
+//! All rivals are met in one boot, in an order that is drawn. In every round the crossing is taken in
 //! the kernel by the guest's own observer, what the workload had filled comes from its own record, and what was available
 //! from /proc/meminfo, read every few milliseconds, whatever watches memory. It needs a machine with systemd.
 
@@ -141,19 +141,23 @@ impl fmt::Display for Turn {
     }
 }
 
-/// All turns, in an order that is drawn anew among those of one number.
+/// How much of a rival's rounds is 1, as a whole number.
+const WHOLE: u64 = 1 << 40;
+/// What the place of a round within its part of them is drawn below.
+const PLACES: u64 = 1 << 20;
+
+/// All turns, in an order that is drawn: each rival's are spread over the whole, one at random within each part of it, so
+/// that of a cell that ends early each has had the same share.
 fn turns(rounds: &[(Option<Rival>, usize)], dice: &mut Dice) -> Vec<Turn> {
-    let most = rounds.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0);
-    let mut turns = Vec::new();
-    for number in 0..most {
-        let first = turns.len();
-        turns.extend(rounds.iter().filter(|(_, rounds)| *rounds > number).map(|&(rival, _)| Turn { rival, number }));
-        for last in (first + 1..turns.len()).rev() {
-            let other = first + usize::try_from(dice.below((last - first + 1) as u64)).unwrap_or(0);
-            turns.swap(last, other);
+    let mut placed = Vec::new();
+    for &(rival, rounds) in rounds {
+        for number in 0..rounds {
+            let place = number as u64 * PLACES + dice.below(PLACES);
+            placed.push((place * (WHOLE / PLACES) / rounds as u64, Turn { rival, number }));
         }
     }
-    turns
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, turn)| turn).collect()
 }
 
 /// The name on the command line.
@@ -300,16 +304,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rival_is_met_in_each_of_its_rounds_in_an_order_that_changes() {
-        let rivals: Vec<_> = Rival::value_variants().iter().map(|rival| (Some(*rival), 3)).collect();
-        let turns = turns(&[&rivals[..], &[(None, 1)]].concat(), &mut Dice::new(1));
-        assert_eq!(turns.len(), rivals.len() * 3 + 1);
-        let numbers: Vec<usize> = turns.iter().map(|turn| turn.number).collect();
-        assert!(numbers.is_sorted(), "{numbers:?}");
-        let order = |number| turns.iter().filter(|turn| turn.number == number).map(|it| it.rival).collect::<Vec<_>>();
-        assert!(order(0).contains(&None) && !order(1).contains(&None));
-        assert_ne!(order(1), order(2));
-        assert!(rivals.iter().all(|(rival, _)| order(2).contains(rival)));
+    fn every_rival_has_the_same_share_of_its_rounds_at_any_time_in_an_order_that_is_drawn() {
+        let rounds =
+            [(Some(Rival::PlimsollEbpf), 100), (Some(Rival::Earlyoom), 6), (None, 20), (Some(Rival::Nohang), 0)];
+        let drawn = |seed| turns(&rounds, &mut Dice::new(seed));
+        let all = drawn(1);
+        assert_eq!(all.len(), 126);
+        assert_ne!(all, drawn(2));
+        for (rival, rounds) in rounds {
+            let numbers: Vec<usize> = all.iter().filter(|turn| turn.rival == rival).map(|turn| turn.number).collect();
+            assert_eq!(numbers, (0..rounds).collect::<Vec<_>>());
+            // At any time it is at most one round before or behind its share.
+            for end in 0..all.len() {
+                let played = all[..end].iter().filter(|turn| turn.rival == rival).count();
+                let others = all[..end].iter().filter(|turn| turn.rival == Some(Rival::PlimsollEbpf)).count();
+                assert!((played * 100).abs_diff(others * rounds) <= 100 + rounds, "{rival:?}: {played} at {end}");
+            }
+        }
+        // Which of two is first is drawn in each part.
+        let rounds = [(Some(Rival::Earlyoom), 20), (Some(Rival::Nohang), 20)];
+        let first = |pair: &[Turn]| pair[0].rival == Some(Rival::Earlyoom);
+        let firsts = turns(&rounds, &mut Dice::new(1)).chunks(2).filter(|pair| first(pair)).count();
+        assert!((1..20).contains(&firsts), "{firsts}");
     }
 
     #[test]
