@@ -132,7 +132,7 @@ impl Bench {
         let swap = self.clean()?;
         let threshold_bytes = self.threshold_bytes;
         let survivor = Survivor::start()?;
-        let running = rival.start(threshold_bytes)?;
+        let running = rival.start(threshold_bytes, self.workload.anonymous_percent())?;
         let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
         let before = living::lasting()?;
         thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
