@@ -16,7 +16,7 @@ use crate::block::{NULL_BLOCK, Swap};
 use crate::machine::{self, Dice, set};
 use crate::observer::Observer;
 use crate::scene::MIB;
-use crate::systemd::{self, run, systemctl};
+use crate::systemd::{self, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use rival::Rival;
@@ -25,7 +25,6 @@ use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
@@ -293,8 +292,7 @@ pub(crate) fn set_up() -> Result<()> {
 pub(crate) fn versions() -> Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::from([("plimsoll".to_owned(), agent::version()?)]);
     for package in rival::PACKAGES {
-        let said = run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]));
-        versions.extend(said.ok().map(|version| (package.to_owned(), version)));
+        versions.extend(rival::package_version(package).ok().map(|version| (package.to_owned(), version)));
     }
     Ok(versions)
 }

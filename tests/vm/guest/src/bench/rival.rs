@@ -7,7 +7,7 @@ use crate::cgroup::Cgroup;
 use crate::machine::{meminfo, set, wait_for};
 use crate::scene::{MIB, PATIENCE};
 use crate::systemd::{property, run, systemctl};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -174,15 +174,33 @@ pub(super) fn recover() -> Result<()> {
 }
 
 /// earlyoom(1): SIGTERM below PERCENT of what user space can have (MemAvailable and AnonPages), SIGKILL below the half of
-/// it; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
+/// it, from 1.8 on; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
 /// available memory whatever swap is free. `--prefer` and `--avoid` are empty in Debian's configuration.
 ///
 /// `AnonPages` at the threshold depends on what grows until then.
 fn earlyoom(threshold_bytes: u64, anonymous_percent: u64) -> Result<Running> {
-    let whole = user_memory(threshold_bytes, meminfo("MemAvailable")?, meminfo("AnonPages")?, anonymous_percent);
+    let whole = if is_of_user_memory(&package_version("earlyoom")?)? {
+        user_memory(threshold_bytes, meminfo("MemAvailable")?, meminfo("AnonPages")?, anonymous_percent)
+    } else {
+        meminfo("MemTotal")?
+    };
     let percent = percent(threshold_bytes, whole);
     set(EARLYOOM, &format!("EARLYOOM_ARGS=\"-r 3600 -m {percent} -s 100\"\n"))?;
-    Unit::start("earlyoom.service", "sending SIGTERM when mem avail").map(Running::Unit)
+    Unit::start("earlyoom.service", "sending SIGTERM when mem").map(Running::Unit)
+}
+
+/// Whether an earlyoom of this version has a percentage of what user space can have; before 1.8 it is of all memory.
+fn is_of_user_memory(version: &str) -> Result<bool> {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor) >= (1, 8)),
+        _ => bail!("earlyoom has the version {version:?}"),
+    }
+}
+
+/// The version of a package of Debian that is installed.
+pub(super) fn package_version(package: &str) -> Result<String> {
+    run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]))
 }
 
 /// What earlyoom takes for all memory of user space at the moment at which only `threshold` is available any more, if so
@@ -258,6 +276,14 @@ mod tests {
         {
             assert_eq!(percent(part, whole), expected);
         }
+    }
+
+    #[test]
+    fn a_percentage_is_of_user_memory_from_1_8_on() {
+        for (version, expected) in [("1.7-1", false), ("1.8.2-1", true), ("1.10-1", true), ("2.0", true)] {
+            assert_eq!(is_of_user_memory(version).unwrap(), expected, "{version}");
+        }
+        assert!(is_of_user_memory("").is_err());
     }
 
     #[test]
