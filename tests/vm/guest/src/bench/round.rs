@@ -238,6 +238,7 @@ impl Bench {
             // What is charged to no cgroup may cross it without an event.
             while observer.wait(generation, TICK)?.is_none() && meminfo.named("MemAvailable:")? * 1024 > threshold_bytes
             {
+                workload.look()?;
                 if begun.elapsed() > limit || !workload.lives()? {
                     return Ok(None);
                 }

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -232,13 +232,13 @@ impl Workload {
         self.gate = None;
     }
 
-    /// Takes note of what was killed since the last look: none of its processes ends by itself.
+    /// Takes note of what was killed since the last look. An error where a process ended by itself, which none does: there
+    /// is nothing to measure in such a round.
     pub(super) fn look(&mut self) -> Result<()> {
         for hog in &mut self.hogs {
             let Some(status) = hog.child.try_wait()? else { continue };
-            ensure!(status.code().is_none(), "a process of the workload failed: {status}");
-            let signal = status.signal();
-            self.is_hurt |= signal.is_some_and(|it| [Signal::KILL, Signal::TERM].map(Signal::as_raw).contains(&it));
+            ensure!(was_killed(status), "a process of the workload failed: {status}");
+            self.is_hurt = true;
         }
         if self.kind == Kind::Fork {
             // The first process has the others for children; what became of them is seen by their number.
@@ -298,6 +298,11 @@ impl Workload {
     }
 }
 
+/// Whether a process that ended so was killed by another, or by the kernel for want of memory.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal().is_some_and(|it| [Signal::KILL, Signal::TERM].map(Signal::as_raw).contains(&it))
+}
+
 /// Removes what a round that failed has left.
 pub(super) fn clear() -> Result<()> {
     let cgroup = cgroup();
@@ -323,6 +328,13 @@ mod tests {
             "anon-20 anon-100 anon-200 anon hundred fork tmpfs slab page-tables sockets hugetlb \
             disk-stall cache-churn cache-reread"
         );
+    }
+
+    #[test]
+    fn what_ends_by_itself_was_not_killed() {
+        let after = |raw| was_killed(ExitStatus::from_raw(raw));
+        // SIGKILL and SIGTERM; SIGBUS, an error and success, as wait(2) has them.
+        assert_eq!([9, 15, 7, 1 << 8, 0].map(after), [true, true, false, false, false]);
     }
 
     #[test]
