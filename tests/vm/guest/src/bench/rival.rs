@@ -78,7 +78,7 @@ impl Rival {
     fn plimsoll(self, threshold_bytes: u64) -> Result<Running> {
         let Some((source, poll_period)) = self.source() else { return Ok(Running::Nothing) };
         let kernel_brake = self == Self::PlimsollEbpfBrake;
-        let settings = Settings { source, poll_period, kernel_brake, ..Settings::with_threshold(threshold_bytes) };
+        let settings = Settings { source, poll_period, kernel_brake, ..Settings::as_shipped(threshold_bytes)? };
         Ok(Running::Agent(Agent::start(&settings)?, settings.cgroup()?))
     }
 }
