@@ -37,10 +37,7 @@ pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
 
 /// The claims as a list.
 pub(super) fn judged(claims: &[Claim]) -> String {
-    let line = |claim: &Claim| {
-        let verdict = if claim.holds { "holds" } else { "DOES NOT HOLD" };
-        format!("- {verdict}: {}: {}\n", claim.what, claim.found)
-    };
+    let line = |claim: &Claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found);
     claims.iter().map(line).collect()
 }
 
@@ -88,7 +85,7 @@ mod tests {
         let kept = Kept { date, revision, rounds: 10, binary: Binary::default(), measured };
         let known =
             [Known { cell: &CELLS[1], kept: Ok(kept) }, Known { cell: &CELLS[3], kept: Err("it\nbroke".into()) }];
-        let claims = [Claim { what: "it is small", found: "not small".into(), holds: false }];
+        let claims = [Claim { what: "it is small", found: "not small".into(), holds: Some(false) }];
         let text = whole("6.12", &known, &claims);
         for expected in [
             "\n- DOES NOT HOLD: it is small: not small\n",

@@ -91,7 +91,7 @@ const ANCHOR: &str = "work-anchor.slice";
 const UNITS: &str = "/run/systemd/system";
 
 /// How many times the workload is killed with no rival, where there are as many rounds.
-const BARE_KILLS: usize = 5;
+const BARE_KILLS: usize = 20;
 /// How many turns one after the other may fail before nothing is expected of the rest.
 const FAILURES: usize = 3;
 
