@@ -225,7 +225,7 @@ impl Bench {
         self.before.save(&cell.name(), &kept)?;
         self.results.save(&cell.name(), &kept)?;
         let part = kept.part();
-        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept })?;
+        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept, again: None })?;
         Ok(part)
     }
 
@@ -280,7 +280,10 @@ impl Bench {
         for cell in cells::all() {
             let results = if self.shown.contains(&cell) { self.results.load(&cell.name())? } else { None };
             match results {
-                Some(kept) => done.push(Done { cell, kept }),
+                Some(kept) => {
+                    let again = missing.extract_if(.., |one| one.cell == cell).next().map(|one| one.why);
+                    done.push(Done { cell, kept, again });
+                }
                 None if missing.iter().any(|one| one.cell == cell) => {}
                 None => missing.push(Missing { cell, why: "it was not asked for".into() }),
             }
@@ -334,6 +337,7 @@ fn sample() -> Done {
     Done {
         cell,
         kept: Kept { date: "2026-01-02".into(), revision: "abc".into(), seed: 1, plan, ended: None, measured },
+        again: None,
     }
 }
 
@@ -407,7 +411,7 @@ mod tests {
     fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
         let place = tempfile::tempdir().expect("a directory");
         let (before, results) = (place.path().join("before"), place.path().join("results"));
-        let Done { cell, kept } = sample();
+        let Done { cell, kept, .. } = sample();
         let mut bench = Bench {
             kernel: "6.12",
             seed: 1,
@@ -423,15 +427,20 @@ mod tests {
         let part = bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
         assert_eq!(part, None);
         assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
+        let failed = Missing { cell: cell.clone(), why: "it failed".into() };
         let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");
-        let claims = bench.publish(vec![Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
+        let claims = bench.publish(vec![failed, Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
         assert_eq!(claim::broken(&claims), [""; 0]);
         let text = fs::read_to_string(results.join("6.12.md")).expect("tables");
-        for expected in
-            ["\n## anon\n", "| tmpfs | NOT RUN | it broke |", "| anon-zram | NOT RUN | it was not asked for |"]
-        {
+        for expected in [
+            "\n## anon\n",
+            "\nMeasuring it again failed: it failed.\n",
+            "| tmpfs | NOT RUN | it broke |",
+            "| anon-zram | NOT RUN | it was not asked for |",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
+        assert!(!text.contains("| anon | NOT RUN"), "{text}");
         bench.shown.retain(|one| *one != cell);
         assert!(bench.publish(Vec::new()).expect("tables").is_empty());
     }

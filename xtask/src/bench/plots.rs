@@ -58,7 +58,7 @@ fn draw(file: &Path, done: &Done) -> anyhow::Result<()> {
 }
 
 /// What is drawn, where it is from, and what colours and marks stand for.
-fn header(area: &Area<'_>, Done { cell, kept }: &Done) -> Drawn {
+fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
     const LEFT: i32 = 16;
     let measured = &kept.measured;
     area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(17, HPos::Left), (LEFT, 16))?;

@@ -56,6 +56,8 @@ impl Kept {
 pub(super) struct Done {
     pub(super) cell: Cell,
     pub(super) kept: Kept,
+    /// Why measuring it again failed, where it did.
+    pub(super) again: Option<String>,
 }
 
 /// A folder with a file for each cell that was measured on one kernel.
@@ -100,7 +102,7 @@ mod tests {
     fn a_cell_is_kept_for_the_same_sources_and_plan() {
         let place = tempfile::tempdir().expect("a directory");
         let store = Store::of(place.path(), "6.12");
-        let Done { cell, kept } = sample();
+        let Done { cell, kept, .. } = sample();
         assert!(store.load::<Kept>(&cell.name()).expect("no file").is_none());
         store.save(&cell.name(), &kept).expect("written");
         assert!(place.path().join("6.12/anon.json").is_file());
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_of_another_cell_or_of_no_round_is_refused() {
-        let Done { cell, mut kept } = sample();
+        let Done { cell, mut kept, .. } = sample();
         kept.check(&cell).expect("all of it");
         let other = cells::all().into_iter().find(|cell| cell.name() == "anon-zram").expect("a cell");
         let error = |kept: &Kept, cell| kept.check(cell).expect_err("refused").to_string();
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_has_fewer_rounds_is_a_part_that_is_measured_again() {
-        let Done { cell, mut kept } = sample();
+        let Done { cell, mut kept, .. } = sample();
         assert_eq!(kept.part(), None);
         kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number != 0);
         kept.check(&cell).expect("a part");

@@ -32,8 +32,11 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
     let mut text = format!("# Results of `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## In short\n\n");
     text.push_str(&short(done));
     let _ = writeln!(text, "\n## What has to hold\n\n{}", judged(claims));
-    for Done { cell, kept } in done {
+    for Done { cell, kept, again } in done {
         let _ = writeln!(text, "## {}\n\nIn this cell {}.\n\n{}.\n", cell.name(), cell.what(), origin(kept));
+        if let Some(why) = again {
+            let _ = writeln!(text, "Measuring it again failed: {}.\n", one_line(why));
+        }
         if super::plots::is_drawn(&kept.measured) {
             let _ = writeln!(text, "![each rival's rounds]({plots}/{}.svg)\n", cell.name());
         }
@@ -56,7 +59,7 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
 }
 
 /// A reason as it can be a cell of a table.
-fn one_line(why: &str) -> String {
+pub(super) fn one_line(why: &str) -> String {
     why.replace(['|', '\n'], "/")
 }
 
@@ -64,7 +67,7 @@ fn one_line(why: &str) -> String {
 pub(super) fn short(done: &[Done]) -> String {
     let timed = done.iter().find(|one| one.cell.name() == SHORT);
     let mut text = match timed {
-        Some(Done { cell, kept }) => format!("Times: {}. {}.\n\n", cell.what(), origin(kept)),
+        Some(Done { cell, kept, .. }) => format!("Times: {}. {}.\n\n", cell.what(), origin(kept)),
         None => format!("Times: {NOT_RUN}.\n\n"),
     };
     let figures = SHORT_FIGURES.map(|figure| format!("{}, {}", figure.name, figure.unit.name()));
