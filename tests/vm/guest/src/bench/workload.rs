@@ -96,7 +96,7 @@ impl Kind {
         match self {
             // Ends by itself, above what the OOM killer would act on.
             Self::Hugetlb => Duration::from_secs(20),
-            _ if self.is_harmless() => Duration::from_mins(1),
+            _ if self.is_harmless() => Duration::from_secs(46),
             _ => Duration::from_secs(45),
         }
     }
