@@ -234,7 +234,7 @@ impl Bench {
     fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
         let booted = self.boot(&cell.name(), &command(cell, &plan, self.seed), |machine| {
-            machine.root = Root::Systemd;
+            (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
         });
         let ended = booted.err().map(|error| format!("{error:#}"));

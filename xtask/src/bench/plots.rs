@@ -73,9 +73,8 @@ fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
     let measured = &kept.measured;
     area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(17, HPos::Left), (LEFT, 16))?;
     let from = format!(
-        "Linux {}, {} processors, {} MiB, emulated; {}, revision {}",
+        "Linux {}, {} MiB, emulated at 2 ns an instruction; {}, revision {}",
         measured.kernel,
-        measured.cpus,
         measured.memory_bytes >> 20,
         kept.date,
         kept.revision

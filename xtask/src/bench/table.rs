@@ -18,8 +18,8 @@ const SHORT_FIGURES: [Figure; 4] = [AWAKE, STOPPED, MEMORY_BACK, PAST];
 
 const NOT_RUN: &str = "NOT RUN";
 const LEGEND: &str = "Times are in ms from the crossing of the threshold, and sizes in MiB: the median [its 95 % interval], \
-    the p99 of 100 rounds or more, and the most. Machines are emulated (QEMU without hardware virtualisation): compare \
-    rows of one cell. `-` is what was not seen in any round.";
+    the p99 of 100 rounds or more, and the most. A time is a number of instructions, 2 ns each, on one emulated \
+    processor: compare rows of one cell. `-` is what was not seen in any round.";
 
 /// A cell that was not measured, and why.
 pub(super) struct Missing {
@@ -102,9 +102,9 @@ pub(super) fn judged(claims: &[Claim]) -> String {
 
 /// Where figures are from.
 fn origin(kept: &Kept) -> String {
-    let Measured { kernel, cpus, page_bytes, memory_bytes, .. } = &kept.measured;
+    let Measured { kernel, page_bytes, memory_bytes, .. } = &kept.measured;
     format!(
-        "Linux {kernel}, {cpus} processors, {} MiB, pages of {page_bytes} bytes; {}, revision {}, seed {}",
+        "Linux {kernel}, {} MiB, pages of {page_bytes} bytes; {}, revision {}, seed {}",
         memory_bytes >> 20,
         kept.date,
         kept.revision,
@@ -205,7 +205,7 @@ mod tests {
         let text = short(&[sample()]);
         assert!(text.starts_with(
             "Times: one process fills anonymous memory as fast as it can, without swap, 100 MiB of room. Linux 6.12.0-made-up, \
-             2 processors, 967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
+             967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
         ));
         assert_eq!(
             line(&text, "| plimsoll-ebpf |"),

@@ -25,7 +25,6 @@ use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
 #[derive(clap::Args)]
@@ -48,7 +47,8 @@ pub(crate) struct Arguments {
     /// What the order of the rivals and the moments within their periods are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// After how many seconds no further round begins: a machine that is ended leaves nothing of what it measured.
+    /// After how many seconds of the host no further round begins: a machine that is ended leaves nothing of what it
+    /// measured.
     #[arg(long, default_value_t = 2700)]
     seconds: u64,
     /// Where the measurements are written, as JSON.
@@ -211,8 +211,8 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         dice,
     };
     println!("PLAN {}", turns.len());
-    let begun = Instant::now();
-    let is_over = || begun.elapsed() >= Duration::from_secs(arguments.seconds);
+    let begun = host_seconds()?;
+    let is_over = || Ok(host_seconds()?.saturating_sub(begun) >= arguments.seconds);
     in_order(&turns, is_over, |index, turn| {
         let played = bench.play(turn, &mut measured);
         let said = played.as_ref().map_or_else(|error| format!("{turn} failed: {error:#}"), String::clone);
@@ -229,15 +229,21 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     })
 }
 
+/// The host's time: QEMU has the real-time clock follow it where the machine's other clocks follow instructions.
+fn host_seconds() -> Result<u64> {
+    let text = fs::read_to_string("/sys/class/rtc/rtc0/since_epoch").context("cannot read the real-time clock")?;
+    text.trim().parse().context("the real-time clock is no number of seconds")
+}
+
 /// Has each turn played until the time is over. An error where too many one after the other do not go well.
 fn in_order(
     turns: &[Turn],
-    is_over: impl Fn() -> bool,
+    is_over: impl Fn() -> Result<bool>,
     mut play: impl FnMut(usize, Turn) -> Result<bool>,
 ) -> Result<()> {
     let mut failed = 0;
     for (index, turn) in turns.iter().enumerate() {
-        if is_over() {
+        if is_over()? {
             println!("the time is over after {index} of {} rounds", turns.len());
             break;
         }
@@ -333,7 +339,7 @@ mod tests {
             let count = std::cell::Cell::new(0);
             let ended = in_order(
                 &turns,
-                || count.get() == seconds,
+                || Ok(count.get() == seconds),
                 |index, _| {
                     count.set(index + 1);
                     Ok(!fail.contains(&index))
