@@ -172,7 +172,10 @@ impl Workload {
     fn start(&mut self, waiting: &PipeReader, threshold_bytes: u64) -> Result<()> {
         let available = meminfo("MemAvailable")?;
         let memory = available / MIB + BEYOND_MIB;
-        let everything = memory + meminfo("SwapFree")? / MIB;
+        let swap = meminfo("SwapFree")? / MIB;
+        let everything = memory + swap;
+        // What is swapped out compresses as memory of programs does.
+        let contents: &[&str] = if swap > 0 { &["--noise"] } else { &[] };
         // As far as the threshold and half of what is left then.
         let past_threshold = available.saturating_sub(threshold_bytes / 2) / MIB;
         match self.kind {
@@ -181,15 +184,16 @@ impl Workload {
                 let above = available.saturating_sub(threshold_bytes) / MIB;
                 let rush = rate.map_or(0, |_| above.saturating_sub(APPROACH_MIB)).to_string();
                 let rate = rate.unwrap_or(0).to_string();
-                self.add("anon", everything, PIECE_KIB, &["--rate", &rate, "--rush", &rush], waiting)
+                let pace = ["--rate", &rate, "--rush", &rush];
+                self.add("anon", everything, PIECE_KIB, &[&pace, contents].concat(), waiting)
             }
             Kind::Hundred => (0..SMALL_PROCESSES)
-                .try_for_each(|_| self.add("anon", everything / SMALL_PROCESSES, PIECE_KIB, &[], waiting)),
+                .try_for_each(|_| self.add("anon", everything / SMALL_PROCESSES, PIECE_KIB, contents, waiting)),
             Kind::Fork => {
                 self.cgroup.write("pids.max", &(everything / FORKED_WHOLE_MIB).to_string())?;
                 self.add("fork", FORKED_MIB, PIECE_KIB, &[], waiting)
             }
-            Kind::Tmpfs => self.add("tmpfs", everything, PIECE_KIB, &["--path", TMPFS], waiting),
+            Kind::Tmpfs => self.add("tmpfs", everything, PIECE_KIB, &[&["--path", TMPFS], contents].concat(), waiting),
             Kind::Slab => self.add("messages", memory, SOCKET_BYTES >> 10, &[], waiting),
             Kind::Sockets => self.add("sockets", memory, SOCKET_BYTES >> 10, &[], waiting),
             Kind::PageTables => self.add("tables", memory, PIECE_KIB, &[], waiting),
