@@ -15,7 +15,6 @@ mod verdicts;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::PossibleValuesParser;
@@ -37,9 +36,10 @@ const PART: &str = "target/bench/part";
 const WHOLE: &str = "target/bench/whole";
 /// What may change without another measurement.
 const OTHERS: [&str; 3] = [RESULTS, "tests/results", "*.md"];
-/// How long a cell should take, and after how many seconds its machine is ended.
-const CELL: Duration = Duration::from_hours(1);
-const MACHINE_SECONDS: u64 = 90 * 60;
+/// After how many seconds a cell's machine is ended, and after how many no further round begins in it: early enough that
+/// the last one ends, and what was measured is sent, before.
+const MACHINE_SECONDS: u64 = 60 * 60;
+const ROUNDS_SECONDS: u64 = 45 * 60;
 /// What the guest leaves.
 const LEFT: &str = "bench.json";
 
@@ -47,8 +47,9 @@ const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how
     one boot of one machine, within an hour; all rivals meet it there in turn. What was measured of the same sources is \
     kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
     benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
-    plot for each cell. What was not measured is NOT RUN there. The exit code is 1 if something that has to hold does not, \
-    or a cell could not be measured. benches/README.md has the method.";
+    plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is measured \
+    again by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
+    all of its rounds. benches/README.md has the method.";
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -146,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let broken = claim::broken(&claims);
     ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
-    ensure!(failures == 0, "{failures} cells could not be measured");
+    ensure!(failures == 0, "{failures} cells could not be measured with all of their rounds");
     Ok(())
 }
 
@@ -189,22 +190,30 @@ impl Bench {
     }
 
     /// Has rivals meet these cells, and publishes all of which there are results. Gives what has to hold, and how many
-    /// could not be measured.
+    /// could not be measured, or only in part.
     fn races(&self, plans: Vec<(Cell, Plan)>, progress: &Progress) -> anyhow::Result<(Vec<Claim>, usize)> {
-        let mut failed = Vec::new();
+        let (mut failed, mut parts) = (Vec::new(), 0);
         for (cell, plan) in plans {
-            if let Err(error) = self.cell(&cell, plan, progress) {
-                progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
-                failed.push(Missing { cell, why: format!("{error:#}") });
+            match self.cell(&cell, plan, progress) {
+                Ok(None) => {}
+                Ok(Some(part)) => {
+                    progress.line(&format!("A PART of {}: {part}", cell.name()));
+                    parts += 1;
+                }
+                Err(error) => {
+                    progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
+                    failed.push(Missing { cell, why: format!("{error:#}") });
+                }
             }
             progress.step();
         }
-        let failures = failed.len();
+        let failures = failed.len() + parts;
         Ok((self.publish(failed)?, failures))
     }
 
-    /// Has a cell among the results: what was measured of it before in the same sources, or else now.
-    fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<()> {
+    /// Has a cell among the results: what was measured of it before in the same sources, or else now. Gives how much of it
+    /// was, where that is not all.
+    fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Option<String>> {
         let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())? };
         let kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
             Some(before) => {
@@ -215,31 +224,33 @@ impl Bench {
         };
         self.before.save(&cell.name(), &kept)?;
         self.results.save(&cell.name(), &kept)?;
-        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept })
+        let part = kept.part();
+        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept, again: None })?;
+        Ok(part)
     }
 
-    /// Boots a machine for it. What that prints is left beside what it measured.
+    /// Boots a machine for it. What that prints is left beside what it measured, which counts where it ends with an error,
+    /// too.
     fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
-        let text = self.boot(&cell.name(), &command(cell, &plan, self.seed), progress, |machine| {
-            machine.root = Root::Systemd;
+        let booted = self.boot(&cell.name(), &command(cell, &plan, self.seed), |machine| {
+            (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
-        })?;
+        });
+        let ended = booted.err().map(|error| format!("{error:#}"));
+        let text = match (self.left(&cell.name()), &ended) {
+            (Err(_), Some(why)) => bail!("{why}"),
+            (text, _) => text?,
+        };
         let measured = serde_json::from_str(&text).context("the guest measured something else")?;
         let (date, revision) = (self.date.clone(), self.revision.clone());
-        let kept = Kept { date, revision, seed: self.seed, plan, measured };
+        let kept = Kept { date, revision, seed: self.seed, plan, ended, measured };
         kept.check(cell)?;
         Ok(kept)
     }
 
-    /// Boots a machine for a cell, and gives what the guest left.
-    fn boot(
-        &self,
-        name: &str,
-        command: &[String],
-        progress: &Progress,
-        change: impl FnOnce(&mut vm::Arguments),
-    ) -> anyhow::Result<String> {
+    /// Boots a machine for a cell.
+    fn boot(&self, name: &str, command: &[String], change: impl FnOnce(&mut vm::Arguments)) -> anyhow::Result<()> {
         let out = self.before.path(name, "out");
         match fs::remove_dir_all(&out) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
@@ -251,16 +262,15 @@ impl Bench {
         machine.out = Some(out.clone());
         change(&mut machine);
         let mut log = File::create(out.join("log"))?;
-        let begun = Instant::now();
         rounds::boot(&machine, name, &mut |line| {
             // A line that cannot be written is no reason to end a machine.
             let _ = writeln!(log, "{line}");
-        })?;
-        let took = begun.elapsed();
-        if took > CELL {
-            progress.line(&format!("OVER BUDGET: {name} took {} s of {}", took.as_secs(), CELL.as_secs()));
-        }
-        fs::read_to_string(out.join(LEFT)).context("the guest left no measurements")
+        })
+    }
+
+    /// What the guest of that machine left.
+    fn left(&self, name: &str) -> anyhow::Result<String> {
+        fs::read_to_string(self.before.path(name, "out").join(LEFT)).context("the guest left no measurements")
     }
 
     /// Writes the tables of all cells that there are results of, prints the short one and what has to hold, and gives
@@ -270,7 +280,10 @@ impl Bench {
         for cell in cells::all() {
             let results = if self.shown.contains(&cell) { self.results.load(&cell.name())? } else { None };
             match results {
-                Some(kept) => done.push(Done { cell, kept }),
+                Some(kept) => {
+                    let again = missing.extract_if(.., |one| one.cell == cell).next().map(|one| one.why);
+                    done.push(Done { cell, kept, again });
+                }
                 None if missing.iter().any(|one| one.cell == cell) => {}
                 None => missing.push(Missing { cell, why: "it was not asked for".into() }),
             }
@@ -295,7 +308,7 @@ impl Bench {
 fn command(cell: &Cell, plan: &Plan, seed: u64) -> Vec<String> {
     let rivals: Vec<&str> = plan.keys().map(String::as_str).collect();
     let rounds: Vec<String> = plan.iter().map(|(rival, rounds)| format!("{rival}={rounds}")).collect();
-    let (room, seed) = (cell.room_mib.to_string(), seed.to_string());
+    let (room, seed, seconds) = (cell.room_mib.to_string(), seed.to_string(), ROUNDS_SECONDS.to_string());
     let (rivals, rounds, out) = (rivals.join(","), rounds.join(","), format!("/out/{LEFT}"));
     let words = [
         ("--workload", cell.workload.name),
@@ -304,6 +317,7 @@ fn command(cell: &Cell, plan: &Plan, seed: u64) -> Vec<String> {
         ("--rounds", &rounds),
         ("--room-mib", &room),
         ("--seed", &seed),
+        ("--seconds", &seconds),
         ("--out", &out),
     ];
     let words = words.into_iter().flat_map(|(name, value)| [name, value]);
@@ -320,7 +334,11 @@ fn sample() -> Done {
         *plan.entry(round.rival.clone()).or_default() += 1;
     }
     let (cell, _) = cells::quick();
-    Done { cell, kept: Kept { date: "2026-01-02".into(), revision: "abc".into(), seed: 1, plan, measured } }
+    Done {
+        cell,
+        kept: Kept { date: "2026-01-02".into(), revision: "abc".into(), seed: 1, plan, ended: None, measured },
+        again: None,
+    }
 }
 
 #[cfg(test)]
@@ -379,7 +397,7 @@ mod tests {
         assert_eq!(
             command(&cell, &plan, 7).join(" "),
             "/bin/plimsoll-guest bench --workload tmpfs --swap zram --rivals earlyoom,plimsoll-ebpf --rounds \
-             earlyoom=6,plimsoll-ebpf=20 --room-mib 100 --seed 7 --out /out/bench.json"
+             earlyoom=6,plimsoll-ebpf=20 --room-mib 100 --seed 7 --seconds 2700 --out /out/bench.json"
         );
     }
 
@@ -393,7 +411,7 @@ mod tests {
     fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
         let place = tempfile::tempdir().expect("a directory");
         let (before, results) = (place.path().join("before"), place.path().join("results"));
-        let Done { cell, kept } = sample();
+        let Done { cell, kept, .. } = sample();
         let mut bench = Bench {
             kernel: "6.12",
             seed: 1,
@@ -406,17 +424,23 @@ mod tests {
             shown: cells::all(),
         };
         bench.before.save(&cell.name(), &kept).expect("written");
-        bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
+        let part = bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
+        assert_eq!(part, None);
         assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
+        let failed = Missing { cell: cell.clone(), why: "it failed".into() };
         let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");
-        let claims = bench.publish(vec![Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
+        let claims = bench.publish(vec![failed, Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
         assert_eq!(claim::broken(&claims), [""; 0]);
         let text = fs::read_to_string(results.join("6.12.md")).expect("tables");
-        for expected in
-            ["\n## anon\n", "| tmpfs | NOT RUN | it broke |", "| anon-zram | NOT RUN | it was not asked for |"]
-        {
+        for expected in [
+            "\n## anon\n",
+            "\nMeasuring it again failed: it failed.\n",
+            "| tmpfs | NOT RUN | it broke |",
+            "| anon-zram | NOT RUN | it was not asked for |",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
+        assert!(!text.contains("| anon | NOT RUN"), "{text}");
         bench.shown.retain(|one| *one != cell);
         assert!(bench.publish(Vec::new()).expect("tables").is_empty());
     }

@@ -7,18 +7,28 @@ use serde::Serialize;
 pub(crate) struct Claim {
     pub(crate) what: &'static str,
     pub(crate) found: String,
-    pub(crate) holds: bool,
+    /// Absent where what was measured does not decide it.
+    pub(crate) holds: Option<bool>,
+}
+
+impl Claim {
+    /// Whether it holds, in words.
+    pub(crate) const fn verdict(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "holds",
+            Some(false) => "DOES NOT HOLD",
+            None => "UNDECIDED",
+        }
+    }
 }
 
 /// Claims for people, a line each.
 pub(crate) fn text(claims: &[Claim]) -> String {
-    let lines = claims.iter().map(|Claim { what, found, holds }| {
-        format!("{} {what}: {found}\n", if *holds { "holds         " } else { "DOES NOT HOLD " })
-    });
+    let lines = claims.iter().map(|claim| format!("{:<14} {}: {}\n", claim.verdict(), claim.what, claim.found));
     lines.collect()
 }
 
 /// The claims that do not hold.
 pub(crate) fn broken(claims: &[Claim]) -> Vec<&'static str> {
-    claims.iter().filter(|claim| !claim.holds).map(|claim| claim.what).collect()
+    claims.iter().filter(|claim| claim.holds == Some(false)).map(|claim| claim.what).collect()
 }

@@ -38,13 +38,50 @@ pub(crate) fn index(value: f64) -> usize {
     value as usize
 }
 
-/// Writes what `picture` draws, with this width and height in pixels, into `file`.
-pub(crate) fn write(file: &Path, size: (u32, u32), picture: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<()> {
+/// What a picture is called and what it shows, for readers that do not see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) description: &'a str,
+}
+
+/// Writes what `picture` draws, with this width and height in pixels and these words, into `file`.
+pub(crate) fn write(
+    file: &Path,
+    size: (u32, u32),
+    words: Words<'_>,
+    picture: impl FnOnce(&Area<'_>) -> Drawn,
+) -> anyhow::Result<()> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
         let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| picture(&area));
         drawn.and_then(|()| Ok(area.present()?)).map_err(|error| anyhow!("cannot draw: {error}"))?;
     }
+    let text = with_words(&text, words).context("a picture does not begin with a tag")?;
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The picture with its words as the first elements, where a browser and a screen reader expect them. Nothing where it has
+/// no tag to begin with.
+fn with_words(svg: &str, words: Words<'_>) -> Option<String> {
+    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let (title, description) = (escaped(words.title), escaped(words.description));
+    let (tag, rest) = svg.split_once('>')?;
+    Some(format!("{tag}>\n<title>{title}</title>\n<desc>{description}</desc>{rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_begins_with_its_words() {
+        let words = Words { title: "a & b", description: "x < y" };
+        assert_eq!(
+            with_words("<svg width=\"1\">\n<rect/>\n</svg>\n", words).as_deref(),
+            Some("<svg width=\"1\">\n<title>a &amp; b</title>\n<desc>x &lt; y</desc>\n<rect/>\n</svg>\n")
+        );
+        assert_eq!(with_words("nothing", words), None);
+    }
 }

@@ -19,7 +19,7 @@ const ROUNDS: u32 = 20;
 const ROUNDS_OF_FASTEST: u32 = 100;
 /// How many are against each of the others: the least that gives an interval for a median with 95 % certainty.
 const ROUNDS_OF_OTHERS: u32 = 6;
-/// The same where nothing may be killed: a round takes a minute there whatever comes, and no median is compared.
+/// The same where nothing may be killed: a round takes 46 s there whatever comes, and no median is compared.
 const ROUNDS_OF_OTHERS_IN_VAIN: u32 = 1;
 /// The cell, the rivals and the rounds of a quick run.
 const QUICK: (&str, &[&str], u32) = ("anon", &[KERNEL, "earlyoom", EBPF], 6);

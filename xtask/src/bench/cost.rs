@@ -123,6 +123,8 @@ impl Kept {
 pub(super) struct Known {
     pub(super) cell: &'static CostCell,
     pub(super) kept: Result<Kept, String>,
+    /// Why measuring it again failed, where it did.
+    pub(super) again: Option<String>,
 }
 
 /// What has to hold, as far as it was measured.

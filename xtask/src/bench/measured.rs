@@ -20,6 +20,18 @@ pub(super) struct Measured {
     pub(super) versions: BTreeMap<String, String>,
     pub(super) rounds: Vec<Round>,
     pub(super) bare_kills: Vec<BareKill>,
+    /// The rounds that went wrong. Absent in results from before they were noted.
+    #[serde(default)]
+    pub(super) failed: Vec<Failed>,
+}
+
+/// A round, or a bare kill, of which nothing was measured.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Failed {
+    /// Absent for a bare kill.
+    pub(super) rival: Option<String>,
+    pub(super) number: u32,
+    pub(super) why: String,
 }
 
 /// One workload that met one rival. Times are after the crossing of the threshold.

@@ -12,7 +12,7 @@ use super::figures::{self, AWAKE, Figure, MEMORY_BACK, PAST, STOPPED};
 use super::measured::Measured;
 use super::rivals::{Family, RIVALS};
 use super::store::Done;
-use crate::picture::{self, Area, Drawn, GREY, MIB, THRESHOLD, float};
+use crate::picture::{self, Area, Drawn, GREY, MIB, THRESHOLD, Words, float};
 
 /// Pixels: of the whole, of what is above the panels, of the times' panel, of a row, and of what is below the rows.
 const WIDTH: u32 = 1280;
@@ -48,7 +48,17 @@ pub(super) fn save(file: &Path, done: &Done) -> anyhow::Result<()> {
 
 fn draw(file: &Path, done: &Done) -> anyhow::Result<()> {
     let rows = u32::try_from(RIVALS.len())?;
-    picture::write(file, (WIDTH, HEADER + ROW * rows + FOOTER), |area| {
+    let Done { cell, kept, .. } = done;
+    let words = Words {
+        title: &format!("{}: {}", cell.name(), cell.what()),
+        description: &format!(
+            "A row for each rival with its rounds, their median and its interval: milliseconds from the crossing of the \
+             threshold until memory was back, and MiB past the threshold. The tables beside have the same figures. \
+             {}, revision {}.",
+            kept.date, kept.revision
+        ),
+    };
+    picture::write(file, (WIDTH, HEADER + ROW * rows + FOOTER), words, |area| {
         let (above, panels) = area.split_vertically(HEADER);
         header(&above, done)?;
         let (left, right) = panels.split_horizontally(TIMES);
@@ -58,14 +68,13 @@ fn draw(file: &Path, done: &Done) -> anyhow::Result<()> {
 }
 
 /// What is drawn, where it is from, and what colours and marks stand for.
-fn header(area: &Area<'_>, Done { cell, kept }: &Done) -> Drawn {
+fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
     const LEFT: i32 = 16;
     let measured = &kept.measured;
     area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(17, HPos::Left), (LEFT, 16))?;
     let from = format!(
-        "Linux {}, {} processors, {} MiB, emulated; {}, revision {}",
+        "Linux {}, {} MiB, emulated at 2 ns an instruction; {}, revision {}",
         measured.kernel,
-        measured.cpus,
         measured.memory_bytes >> 20,
         kept.date,
         kept.revision
@@ -280,6 +289,10 @@ mod tests {
         let done = sample();
         draw(&file, &done).expect("it can be drawn");
         let svg = std::fs::read_to_string(file).expect("it was written");
+        assert!(
+            svg.contains("<title>anon: one process fills") && svg.contains("2026-01-02, revision abc.</desc>"),
+            "{svg}"
+        );
         let texts = |what: &str| svg.lines().filter(|line| line.trim() == what).count();
         for (name, _) in RIVALS {
             assert_eq!(texts(name), 1, "{name}");

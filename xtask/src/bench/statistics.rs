@@ -49,6 +49,33 @@ impl Summary {
     }
 }
 
+/// How many times as much one median is as another, and between what that is: with 95 % certainty not above the upper end,
+/// and with as much not below the lower one, because each is of two ends that are both missed on one side in 2.5 of 100
+/// benches. No interval where one of the two has none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratio {
+    pub(super) median: f64,
+    pub(super) interval: Option<(f64, f64)>,
+}
+
+impl Ratio {
+    pub(super) fn of(own: &Summary, other: &Summary) -> Self {
+        let by = |own: u64, other: u64| float(own) / float(other.max(1));
+        let intervals = own.interval.zip(other.interval);
+        Self {
+            median: by(own.median, other.median),
+            interval: intervals
+                .map(|((low, high), (other_low, other_high))| (by(low, other_high), by(high, other_low))),
+        }
+    }
+
+    /// Whether it is at most so much; absent where that is within the interval, or there is none.
+    pub(super) fn is_at_most(&self, most: f64) -> Option<bool> {
+        let (low, high) = self.interval?;
+        if high <= most { Some(true) } else { (low > most).then_some(false) }
+    }
+}
+
 /// How many of `n` sorted values are left out at each end of the interval for their median. A value is above the median
 /// as often as a coin shows heads. Absent where even all of them are not enough.
 fn outside(n: usize) -> Option<usize> {
@@ -134,6 +161,19 @@ mod tests {
         ] {
             assert_eq!(own.is_first_or_tied(&other), expected, "{own:?} {other:?}");
         }
+    }
+
+    #[test]
+    fn a_ratio_is_undecided_within_its_interval() {
+        let own = summary(&[30, 32, 34, 36, 38, 40]);
+        let other = summary(&[20, 20, 20, 20, 25, 25]);
+        let ratio = Ratio::of(&own, &other);
+        assert_eq!(ratio, Ratio { median: 1.75, interval: Some((1.2, 2.0)) });
+        for (most, expected) in [(2.0, Some(true)), (1.9, None), (1.2, None), (1.1, Some(false))] {
+            assert_eq!(ratio.is_at_most(most), expected, "{most}");
+        }
+        let few = Ratio::of(&summary(&[30]), &other);
+        assert_eq!((few.median, few.interval, few.is_at_most(9.0)), (1.5, None, None));
     }
 
     #[test]

@@ -19,24 +19,36 @@ pub(super) struct Kept {
     pub(super) revision: String,
     pub(super) seed: u64,
     pub(super) plan: Plan,
+    /// The error that its machine ended with, where it did.
+    #[serde(default)]
+    pub(super) ended: Option<String>,
     pub(super) measured: Measured,
 }
 
 impl Kept {
     /// Whether a run with this plan and seed at this revision need not measure it again.
     pub(super) fn is_of(&self, revision: &str, seed: u64, plan: &Plan) -> bool {
-        revision::is_same(&self.revision, revision) && self.seed == seed && self.plan == *plan
+        revision::is_same(&self.revision, revision) && self.seed == seed && self.plan == *plan && self.part().is_none()
     }
 
-    /// An error where it is of another cell, or rounds are missing.
+    /// An error where it is of another cell, or has no rounds, or more than were planned.
     pub(super) fn check(&self, cell: &Cell) -> anyhow::Result<()> {
-        let Measured { workload, swap, .. } = &self.measured;
+        let Measured { workload, swap, rounds, .. } = &self.measured;
         ensure!(workload == cell.workload.name && swap == cell.swap, "the guest measured {workload} with swap {swap}");
+        ensure!(!rounds.is_empty(), "the guest measured no round: {}", self.ended.as_deref().unwrap_or("no error"));
         for (rival, rounds) in &self.plan {
             let found = self.measured.of(rival).count();
-            ensure!(found == *rounds as usize, "the guest measured {found} of {rounds} rounds against {rival}");
+            ensure!(found <= *rounds as usize, "the guest measured {found} of {rounds} rounds against {rival}");
         }
         Ok(())
+    }
+
+    /// How much of the plan it has, and the error that ended it, where that is not all.
+    pub(super) fn part(&self) -> Option<String> {
+        let planned: usize = self.plan.values().map(|rounds| *rounds as usize).sum();
+        let found = self.measured.rounds.len();
+        let ended = self.ended.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+        (found < planned || self.ended.is_some()).then(|| format!("{found} of {planned} rounds{ended}"))
     }
 }
 
@@ -44,6 +56,8 @@ impl Kept {
 pub(super) struct Done {
     pub(super) cell: Cell,
     pub(super) kept: Kept,
+    /// Why measuring it again failed, where it did.
+    pub(super) again: Option<String>,
 }
 
 /// A folder with a file for each cell that was measured on one kernel.
@@ -88,27 +102,44 @@ mod tests {
     fn a_cell_is_kept_for_the_same_sources_and_plan() {
         let place = tempfile::tempdir().expect("a directory");
         let store = Store::of(place.path(), "6.12");
-        let Done { cell, kept } = sample();
+        let Done { cell, kept, .. } = sample();
         assert!(store.load::<Kept>(&cell.name()).expect("no file").is_none());
         store.save(&cell.name(), &kept).expect("written");
         assert!(place.path().join("6.12/anon.json").is_file());
         let again: Kept = store.load(&cell.name()).expect("its form").expect("it is kept");
         assert!(again.is_of("abc", 1, &kept.plan) && !again.is_of("abd", 1, &kept.plan));
         assert!(!again.is_of("abc", 2, &kept.plan) && !again.is_of("abc", 1, &cell.plan()));
+        let ended = Kept { ended: Some("it broke".into()), ..again.clone() };
+        assert!(!ended.is_of("abc", 1, &kept.plan));
         assert_eq!(serde_json::to_value(&again).expect("values"), serde_json::to_value(&kept).expect("values"));
         fs::write(store.path(&cell.name(), "json"), "{}").expect("written");
         assert!(store.load::<Kept>(&cell.name()).expect_err("no form").to_string().contains("remove it"));
     }
 
     #[test]
-    fn what_is_of_another_cell_or_too_little_is_refused() {
-        let Done { cell, mut kept } = sample();
+    fn what_is_of_another_cell_or_of_no_round_is_refused() {
+        let Done { cell, mut kept, .. } = sample();
         kept.check(&cell).expect("all of it");
         let other = cells::all().into_iter().find(|cell| cell.name() == "anon-zram").expect("a cell");
-        let error = kept.check(&other).expect_err("another").to_string();
-        assert_eq!(error, "the guest measured anon with swap none");
+        let error = |kept: &Kept, cell| kept.check(cell).expect_err("refused").to_string();
+        assert_eq!(error(&kept, &other), "the guest measured anon with swap none");
+        kept.plan.insert("earlyoom".into(), 5);
+        assert_eq!(error(&kept, &cell), "the guest measured 6 of 5 rounds against earlyoom");
+        kept.measured.rounds.clear();
+        kept.ended = Some("the guest ended with 1".into());
+        assert_eq!(error(&kept, &cell), "the guest measured no round: the guest ended with 1");
+    }
+
+    #[test]
+    fn what_has_fewer_rounds_is_a_part_that_is_measured_again() {
+        let Done { cell, mut kept, .. } = sample();
+        assert_eq!(kept.part(), None);
         kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number != 0);
-        let error = kept.check(&cell).expect_err("one less").to_string();
-        assert_eq!(error, "the guest measured 5 of 6 rounds against earlyoom");
+        kept.check(&cell).expect("a part");
+        let (all, plan) = (kept.plan.values().sum::<u32>(), kept.plan.clone());
+        assert_eq!(kept.part(), Some(format!("{} of {all} rounds", all - 1)));
+        assert!(!kept.is_of("abc", 1, &plan));
+        kept.ended = Some("the guest ended with 1".into());
+        assert_eq!(kept.part(), Some(format!("{} of {all} rounds; the guest ended with 1", all - 1)));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cells::Cell;
 use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit};
-use super::measured::{Measured, Round};
+use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
 use super::statistics::Summary;
 use super::store::{Done, Kept};
@@ -18,8 +18,8 @@ const SHORT_FIGURES: [Figure; 4] = [AWAKE, STOPPED, MEMORY_BACK, PAST];
 
 const NOT_RUN: &str = "NOT RUN";
 const LEGEND: &str = "Times are in ms from the crossing of the threshold, and sizes in MiB: the median [its 95 % interval], \
-    the p99 of 100 rounds or more, and the most. Machines are emulated (QEMU without hardware virtualisation): compare \
-    rows of one cell. `-` is what was not seen in any round.";
+    the p99 of 100 rounds or more, and the most. A time is a number of instructions, 2 ns each, on one emulated \
+    processor: compare rows of one cell. `-` is what was not seen in any round.";
 
 /// A cell that was not measured, and why.
 pub(super) struct Missing {
@@ -32,27 +32,42 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
     let mut text = format!("# Results of `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## In short\n\n");
     text.push_str(&short(done));
     let _ = writeln!(text, "\n## What has to hold\n\n{}", judged(claims));
-    for Done { cell, kept } in done {
+    for Done { cell, kept, again } in done {
         let _ = writeln!(text, "## {}\n\nIn this cell {}.\n\n{}.\n", cell.name(), cell.what(), origin(kept));
+        if let Some(why) = again {
+            let _ = writeln!(text, "Measuring it again failed: {}.\n", one_line(why));
+        }
         if super::plots::is_drawn(&kept.measured) {
             let _ = writeln!(text, "![each rival's rounds]({plots}/{}.svg)\n", cell.name());
         }
-        let _ = writeln!(text, "{}\n{}", counts(&kept.measured), times(&kept.measured));
+        if let Some(part) = kept.part() {
+            let _ = writeln!(text, "A part: {}.\n", one_line(&part));
+        }
+        let _ = writeln!(text, "{}\n{}", counts(kept), times(&kept.measured));
+        for Failed { rival, number, why } in &kept.measured.failed {
+            let of = rival.as_ref().map_or("bare kill".into(), |rival| format!("round against {rival}"));
+            let _ = writeln!(text, "- Failed: {of}, number {}: {}", number + 1, one_line(why));
+        }
     }
     if !missing.is_empty() {
         text.push_str("## What was not measured\n\n| cell | | why |\n|---|---|---|\n");
         for Missing { cell, why } in missing {
-            let _ = writeln!(text, "| {} | {NOT_RUN} | {} |", cell.name(), why.replace(['|', '\n'], "/"));
+            let _ = writeln!(text, "| {} | {NOT_RUN} | {} |", cell.name(), one_line(why));
         }
     }
     text.trim_end().to_owned() + "\n"
+}
+
+/// A reason as it can be a cell of a table.
+pub(super) fn one_line(why: &str) -> String {
+    why.replace(['|', '\n'], "/")
 }
 
 /// The table that may be read alone: counts over all cells, and times of one.
 pub(super) fn short(done: &[Done]) -> String {
     let timed = done.iter().find(|one| one.cell.name() == SHORT);
     let mut text = match timed {
-        Some(Done { cell, kept }) => format!("Times: {}. {}.\n\n", cell.what(), origin(kept)),
+        Some(Done { cell, kept, .. }) => format!("Times: {}. {}.\n\n", cell.what(), origin(kept)),
         None => format!("Times: {NOT_RUN}.\n\n"),
     };
     let figures = SHORT_FIGURES.map(|figure| format!("{}, {}", figure.name, figure.unit.name()));
@@ -80,18 +95,16 @@ pub(super) fn short(done: &[Done]) -> String {
 
 /// The claims as a list, and what is not claimed for want of cells.
 pub(super) fn judged(claims: &[Claim]) -> String {
-    let lines = claims.iter().map(|Claim { what, found, holds }| {
-        format!("- {}: {what}: {found}\n", if *holds { "holds" } else { "DOES NOT HOLD" })
-    });
+    let lines = claims.iter().map(|claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found));
     let not_run = verdicts::not_run(claims).into_iter().map(|what| format!("- {NOT_RUN}: {what}\n"));
     lines.chain(not_run).collect()
 }
 
 /// Where figures are from.
 fn origin(kept: &Kept) -> String {
-    let Measured { kernel, cpus, page_bytes, memory_bytes, .. } = &kept.measured;
+    let Measured { kernel, page_bytes, memory_bytes, .. } = &kept.measured;
     format!(
-        "Linux {kernel}, {cpus} processors, {} MiB, pages of {page_bytes} bytes; {}, revision {}, seed {}",
+        "Linux {kernel}, {} MiB, pages of {page_bytes} bytes; {}, revision {}, seed {}",
         memory_bytes >> 20,
         kept.date,
         kept.revision,
@@ -109,7 +122,8 @@ fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String
 }
 
 /// What was killed in one cell, and by what.
-fn counts(measured: &Measured) -> String {
+fn counts(kept: &Kept) -> String {
+    let measured = &kept.measured;
     let heads = ["", "version", "rounds", "killed alone", "OOM killer killed", "wrong victims", "`explain` was right"];
     let mut text = head(&heads.map(str::to_owned));
     for rival in rivals::names() {
@@ -129,7 +143,9 @@ fn counts(measured: &Measured) -> String {
         let by_itself = format!("{} of {n}", rounds().filter(|round| round.has_acted()).count());
         let by_itself = if rival == KERNEL { "-".into() } else { by_itself };
         let (lost, wrong) = (seen(Round::is_lost), seen(Round::has_wrong_victim));
-        text.push_str(&row(&[rival.into(), version.into(), n.to_string(), by_itself, lost, wrong, right]));
+        let planned = kept.plan.get(rival).map_or(n, |planned| *planned as usize);
+        let n = if n < planned { format!("{n} of {planned}") } else { n.to_string() };
+        text.push_str(&row(&[rival.into(), version.into(), n, by_itself, lost, wrong, right]));
     }
     text
 }
@@ -189,7 +205,7 @@ mod tests {
         let text = short(&[sample()]);
         assert!(text.starts_with(
             "Times: one process fills anonymous memory as fast as it can, without swap, 100 MiB of room. Linux 6.12.0-made-up, \
-             2 processors, 967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
+             967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
         ));
         assert_eq!(
             line(&text, "| plimsoll-ebpf |"),
@@ -203,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_cell_has_what_was_killed_by_what_and_how_long_it_took() {
-        let text = counts(&sample().kept.measured);
+        let text = counts(&sample().kept);
         let lost = "6 of 6";
         assert_eq!(
             line(&text, "| oom-killer |"),
@@ -221,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_that_is_a_part_says_how_much_of_it_there_is_and_what_failed() {
+        let mut done = sample();
+        done.kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number < 4);
+        let (rival, why) = (Some("earlyoom".into()), "it\nbroke".into());
+        done.kept.measured.failed.push(Failed { rival, number: 4, why });
+        let text = whole("6.12", &[done], &[], &[], "6.12");
+        assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
+        assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds.");
+        assert_eq!(line(&text, "- Failed"), "- Failed: round against earlyoom, number 5: it/broke");
+    }
+
+    #[test]
     fn what_is_in_some_rounds_alone_and_a_p99_are_said() {
         let summary = Summary { n: 100, median: 1_000_000, interval: None, p99: Some(2_000_000), most: 3_000_000 };
         assert_eq!(of_all(Unit::Milliseconds, &summary, 120), "1.00, p99 2.00, most 3.00 in 100 of 120");
@@ -229,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_whole_says_what_does_not_hold_and_what_was_not_run() {
-        let claims = [Claim { what: "no race is lost", found: "1 of 20".into(), holds: false }];
+        let claims = [Claim { what: "no race is lost", found: "1 of 20".into(), holds: Some(false) }];
         let missing = cells::all().into_iter().filter(|cell| cell.name() == "tmpfs-zram");
         let missing: Vec<Missing> =
             missing.map(|cell| Missing { cell, why: "the guest ended with 1: a | b".into() }).collect();

@@ -3,10 +3,9 @@
 use super::figures::{MEMORY_BACK, Unit, bare};
 use super::measured::Round;
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
-use super::statistics::{Summary, share_at_most};
+use super::statistics::{Ratio, Summary, share_at_most};
 use super::store::Done;
 use crate::claim::Claim;
-use crate::picture::float;
 
 /// How many times as long as after a bare kill it may take until memory is back.
 const BARE_KILLS: f64 = 1.5;
@@ -62,22 +61,30 @@ fn never(what: &'static str, done: &[Done], is_about: fn(&Done) -> bool, is_seen
     }
     let found = [found.join(", "), broken.join(", ")].into_iter().filter(|part| !part.is_empty());
     let found = found.collect::<Vec<_>>().join("; ");
-    (!found.is_empty()).then_some(Claim { what, found, holds })
+    (!found.is_empty()).then_some(Claim { what, found, holds: Some(holds) })
 }
 
-/// What comes of one cell: whether it holds, and what was found. Absent where there is nothing to judge.
-type Judged = Option<(bool, String)>;
+/// What comes of one cell: whether it holds, which is absent where that is undecided, and what was found. Absent where
+/// there is nothing to judge.
+type Judged = Option<(Option<bool>, String)>;
 
 /// That something holds in each cell in which memory runs out and which eBPF met.
 fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) -> Option<Claim> {
-    let judged: Vec<(bool, String)> = done.iter().filter(|one| !one.cell.is_enough()).filter_map(judge).collect();
-    let broken: Vec<&str> = judged.iter().filter(|(holds, _)| !holds).map(|(_, found)| &found[..]).collect();
-    let held = judged.len() - broken.len();
-    let but = if broken.is_empty() { String::new() } else { format!("; not in {}", broken.join("; ")) };
-    let seen: Vec<&str> = judged.iter().filter(|(holds, _)| *holds).map(|(_, found)| &found[..]).collect();
-    let seen = if seen.is_empty() { String::new() } else { format!(": {}", seen.join("; ")) };
-    let found = format!("in {held} of {} cells{seen}{but}", judged.len());
-    (!judged.is_empty()).then_some(Claim { what, found, holds: broken.is_empty() })
+    let judged = done.iter().filter(|one| !one.cell.is_enough()).filter_map(judge).collect::<Vec<_>>();
+    let of = |verdict| judged.iter().filter(move |(holds, _)| *holds == verdict).map(|(_, found)| &found[..]);
+    let list = |before: &str, verdict| {
+        let found = of(verdict).collect::<Vec<_>>().join("; ");
+        if found.is_empty() { found } else { format!("{before}{found}") }
+    };
+    let held = of(Some(true)).count();
+    let holds = match (of(Some(false)).next(), of(None).next()) {
+        (Some(_), _) => Some(false),
+        (None, Some(_)) => None,
+        (None, None) => Some(true),
+    };
+    let lists = list(": ", Some(true)) + &list("; not in ", Some(false)) + &list("; undecided in ", None);
+    let found = format!("in {held} of {} cells{lists}", judged.len());
+    (!judged.is_empty()).then_some(Claim { what, found, holds })
 }
 
 /// How long memory takes to be back with eBPF; an error where it was not back after a round.
@@ -93,7 +100,7 @@ fn own(done: &Done) -> Option<Result<Summary, String>> {
 fn behind(done: &Done) -> Judged {
     let own = match own(done)? {
         Ok(own) => own,
-        Err(missing) => return Some((false, missing)),
+        Err(missing) => return Some((Some(false), missing)),
     };
     let (measured, text) = (&done.kept.measured, |summary: &Summary| Unit::Milliseconds.median(summary));
     let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
@@ -104,7 +111,7 @@ fn behind(done: &Done) -> Judged {
         .map(|(name, other)| format!("{name} {}", text(&other)))
         .collect();
     let but = if sooner.is_empty() { String::new() } else { format!(", behind {}", sooner.join(" and ")) };
-    Some((sooner.is_empty(), format!("{} {} ms{but}", done.cell.name(), text(&own))))
+    Some((Some(sooner.is_empty()), format!("{} {} ms{but}", done.cell.name(), text(&own))))
 }
 
 /// How many times as long it takes as after a bare kill.
@@ -112,10 +119,11 @@ fn slower(done: &Done) -> Judged {
     let bare = bare(&done.kept.measured)?;
     let own = match own(done)? {
         Ok(own) => own,
-        Err(missing) => return Some((false, missing)),
+        Err(missing) => return Some((Some(false), missing)),
     };
-    let ratio = float(own.median) / float(bare.median.max(1));
-    Some((ratio <= BARE_KILLS, format!("{} {ratio:.2} times", done.cell.name())))
+    let ratio = Ratio::of(&own, &bare);
+    let interval = ratio.interval.map(|(low, high)| format!(" [{low:.2}, {high:.2}]")).unwrap_or_default();
+    Some((ratio.is_at_most(BARE_KILLS), format!("{} {:.2}{interval} times", done.cell.name(), ratio.median)))
 }
 
 #[cfg(test)]
@@ -205,10 +213,19 @@ mod tests {
     }
 
     #[test]
-    fn one_and_a_half_times_a_bare_kill_is_the_most() {
-        // A bare kill takes 30 ms.
-        let ebpf = |ms: u64| times(|round| (round.rival == EBPF).then_some(ms));
-        assert_eq!((ebpf(45), ebpf(46)), (vec![], vec![BARE]));
+    fn one_and_a_half_times_a_bare_kill_is_the_most_as_far_as_that_can_be_decided() {
+        // A bare kill takes 29 to 31 ms.
+        let found = |ms: u64| {
+            let mut done = sample();
+            for round in done.kept.measured.rounds.iter_mut().filter(|round| round.rival == EBPF) {
+                round.crossed_to_memory_back_ns = Some(ms * 1_000_000);
+            }
+            let claim = claims(&[done]).into_iter().find(|claim| claim.what == BARE).expect("a claim");
+            (claim.holds, claim.found)
+        };
+        assert_eq!(found(43), (Some(true), "in 1 of 1 cells: anon 1.43 [1.39, 1.48] times".into()));
+        assert_eq!(found(45), (None, "in 0 of 1 cells; undecided in anon 1.50 [1.45, 1.55] times".into()));
+        assert_eq!(found(47), (Some(false), "in 0 of 1 cells; not in anon 1.57 [1.52, 1.62] times".into()));
     }
 
     #[test]
@@ -229,7 +246,12 @@ mod tests {
         let none = format!("{share} plimsoll-ebpf, {share} plimsoll-ebpf-brake");
         assert_eq!(
             found,
-            [&none[..], &none, "in 1 of 1 cells: anon 40.5 [38.0, 43.0] ms", "in 1 of 1 cells: anon 1.35 times"]
+            [
+                &none[..],
+                &none,
+                "in 1 of 1 cells: anon 40.5 [38.0, 43.0] ms",
+                "in 1 of 1 cells: anon 1.35 [1.23, 1.48] times"
+            ]
         );
     }
 }

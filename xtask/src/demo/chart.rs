@@ -7,7 +7,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::{Measured, Round, WATCHERS};
-use crate::picture::{self, Area, BLUE, Drawn, GREEN, MIB, ORANGE, THRESHOLD, float, signed};
+use crate::picture::{self, Area, BLUE, Drawn, GREEN, MIB, ORANGE, THRESHOLD, Words, float, signed};
 
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (1440, 780);
@@ -22,7 +22,12 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 /// Draws the first round of each watcher into `file`.
 pub(super) fn draw(file: &Path, measured: &Measured) -> anyhow::Result<()> {
-    picture::write(file, SIZE, |area| panels(area, measured))
+    let words = Words {
+        title: "The same process, met by each of them",
+        description: "Available memory over the seconds around the crossing of the threshold: a curve for each watcher's \
+                      first round, with marks for what happened.",
+    };
+    picture::write(file, SIZE, words, |area| panels(area, measured))
 }
 
 /// One watcher's round, as it is drawn.

@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use serde::Deserialize;
 
 use crate::cluster::{self, kube};
-use crate::picture::{self, Area, Drawn, GREEN, GREY, ORANGE, THRESHOLD, float};
+use crate::picture::{self, Area, Drawn, GREEN, GREY, ORANGE, THRESHOLD, Words, float};
 use crate::run;
 
 /// What is shown, and the variable in which it finds where to leave it (`tests/cluster/suite/tests/node/timeline.rs`).
@@ -100,7 +100,11 @@ fn side_by_side(sides: &[Side]) -> String {
 fn draw(file: &Path, sides: &[Side]) -> anyhow::Result<()> {
     let latest = sides.iter().flat_map(|side| &side.moments).map(|it| float(it.ms) / 1e3).fold(1.0, f64::max);
     let end = latest * 1.15;
-    picture::write(file, SIZE, |area| {
+    let words = Words {
+        title: &sides.iter().map(|side| &side.name[..]).collect::<Vec<_>>().join("; "),
+        description: "Two races side by side: what changed how many seconds after memory was short.",
+    };
+    picture::write(file, SIZE, words, |area| {
         for (side, panel) in sides.iter().zip(area.split_evenly((sides.len().max(1), 1))) {
             lanes(&panel, side, end)?;
         }

@@ -107,7 +107,7 @@ impl Full {
                 rounds().count()
             );
         }
-        Claim { what: WHAT, found, holds }
+        Claim { what: WHAT, found, holds: Some(holds) }
     }
 
     /// The bound is the rate of growth, times the longest that any growing process ran on after the crossing, plus what
@@ -147,7 +147,7 @@ impl Full {
                 mib(rate)
             );
         }
-        Claim { what: WHAT, found, holds }
+        Claim { what: WHAT, found, holds: Some(holds) }
     }
 }
 
@@ -157,7 +157,7 @@ fn measured(what: &'static str, boot: Option<&Measured>, claim: fn(&'static str,
 }
 
 fn absent(what: &'static str) -> Claim {
-    Claim { what, found: "not measured".into(), holds: false }
+    Claim { what, found: "not measured".into(), holds: Some(false) }
 }
 
 fn rounds(measured: &Measured) -> impl Iterator<Item = &Round> {
@@ -179,7 +179,7 @@ fn wake(what: &'static str, boot: Option<&Measured>, unit: u64, of: &str) -> Cla
         wake.bare_p50_ns / unit,
         wake.bare_p99_ns / unit,
     );
-    Claim { what, found, holds: wake.n >= 500 && ratio <= WAKE }
+    Claim { what, found, holds: Some(wake.n >= 500 && ratio <= WAKE) }
 }
 
 fn races(measured: &Measured) -> Claim {
@@ -193,7 +193,7 @@ fn races(measured: &Measured) -> Claim {
     let all = rounds(measured).count();
     let won = rounds(measured).filter(|round| round.killed_by.as_deref() == Some("plimsoll")).count();
     let holds = all >= 20 && won == all && lost(rounds(measured)) == 0;
-    Claim { what: "races", found: format!("the OOM killer won {}", shares.join(", ")), holds }
+    Claim { what: "races", found: format!("the OOM killer won {}", shares.join(", ")), holds: Some(holds) }
 }
 
 fn lost<'a>(rounds: impl Iterator<Item = &'a Round>) -> usize {
@@ -207,7 +207,7 @@ fn faults(what: &'static str, measured: &Measured) -> Claim {
     Claim {
         what,
         found: format!("{} rounds, {sum} major faults of the core in all, {lost} won by the OOM killer", faults.len()),
-        holds: !faults.is_empty() && faults.iter().all(|one| *one == Some(0)) && lost == 0,
+        holds: Some(!faults.is_empty() && faults.iter().all(|one| *one == Some(0)) && lost == 0),
     }
 }
 
@@ -216,7 +216,7 @@ fn braked(what: &'static str, measured: &Measured) -> Claim {
     let most = past.iter().copied().flatten().max().unwrap_or(0);
     let found = format!("{:.2} MiB past the threshold at most, one thread, {} rounds", mib(most), past.len());
     let holds = past.len() >= BRAKED_ROUNDS && past.iter().all(Option::is_some) && most <= PAST_THRESHOLD_BRAKED;
-    Claim { what, found, holds }
+    Claim { what, found, holds: Some(holds) }
 }
 
 fn rest(processes: Option<&Processes>) -> Claim {
@@ -228,7 +228,7 @@ fn rest(processes: Option<&Processes>) -> Claim {
         found.push(format!("{name} {:.1} MiB resident, {wakeups_per_s:.1} wake-ups a second", mib(*resident)));
         holds &= *resident <= most << 20 && *wakeups_per_s <= often;
     }
-    Claim { what: WHAT, found: found.join("; "), holds }
+    Claim { what: WHAT, found: found.join("; "), holds: Some(holds) }
 }
 
 fn mib(bytes: u64) -> f64 {

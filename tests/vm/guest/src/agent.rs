@@ -6,6 +6,7 @@
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
 use crate::machine::{KernelLog, wait_for};
+use crate::surroundings_tests::unit_capabilities;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -111,6 +112,13 @@ impl Settings {
             capabilities: None,
             environment: vec![(NO_WATCHDOG, "1".to_owned())],
         }
+    }
+
+    /// The same as it is shipped: with the unit's capabilities, without which the kernel collects no statistics of programs
+    /// for it either, and with its watchdog.
+    pub(crate) fn as_shipped(threshold_bytes: u64) -> Result<Self> {
+        let capabilities = Some(unit_capabilities().context("the unit names no capabilities")?);
+        Ok(Self { capabilities, environment: Vec::new(), ..Self::with_threshold(threshold_bytes) })
     }
 
     /// The cgroup of all of the agent's processes.

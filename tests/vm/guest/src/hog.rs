@@ -112,6 +112,9 @@ pub(crate) struct Arguments {
     /// second time on.
     #[arg(long)]
     mapped: bool,
+    /// Take private memory in base pages, and files on tmpfs, with contents that compress to about two fifths.
+    #[arg(long)]
+    noise: bool,
     /// Leave a file on tmpfs where it is: it outlives the process that wrote it.
     #[arg(long)]
     keep: bool,
@@ -185,6 +188,13 @@ fn chunk_bytes(arguments: &Arguments, share: usize) -> usize {
         (0, _) => 256 << 10,
         (kib, _) => kib << 10,
     }
+}
+
+/// What fills two fifths of a page and cannot be compressed: with the rest of zeros a page compresses as those of programs
+/// do, 2 to 3 to 1.
+fn noise() -> Vec<u8> {
+    let mut dice = machine::Dice::new(1);
+    (0..page_size() * 2 / 5 / size_of::<u64>()).flat_map(|_| dice.below(u64::MAX).to_ne_bytes()).collect()
 }
 
 /// How many entries a hog of this size writes at most.
@@ -382,8 +392,9 @@ impl Pace {
 /// One thread's way of taking the bytes from `from` to `to` of its share.
 enum Filler {
     Touched { memory: Mapping, step: usize },
+    Filled { memory: Mapping, page: Vec<u8> },
     Mapped { pieces: Vec<Mapping>, lock: bool },
-    Written { file: File, zeros: Vec<u8> },
+    Written { file: File, contents: Vec<u8> },
     Allocated { file: File },
     Remembered { next: usize },
     Made { below: PathBuf, next: usize },
@@ -400,6 +411,11 @@ impl Filler {
     fn new(arguments: &Arguments, share: usize, chunk: usize, thread: usize) -> Result<Self> {
         let name = arguments.path.join(format!("hog-{}-{thread}", std::process::id()));
         Ok(match arguments.kind {
+            Kind::Anon if arguments.noise => {
+                let memory = Mapping::anonymous(share, MapFlags::empty()).context("cannot map")?;
+                memory.huge(false).context("cannot choose the page size")?;
+                Self::Filled { memory, page: noise() }
+            }
             Kind::Anon => Self::touched(share, MapFlags::empty(), Some(false), page_size())?,
             // Touched at each base page: where a huge page cannot be had, the memory is taken all the same.
             Kind::Thp => Self::touched(share.next_multiple_of(HUGE_BYTES), MapFlags::empty(), Some(true), page_size())?,
@@ -411,7 +427,12 @@ impl Filler {
             Kind::Mlock => Self::Mapped { pieces: Vec::with_capacity(share.div_ceil(chunk)), lock: true },
             Kind::Tmpfs => {
                 let file = if arguments.keep { named(&name)? } else { nameless(&name)? };
-                Self::Written { file, zeros: vec![0; chunk] }
+                let mut contents = vec![0; chunk];
+                if arguments.noise {
+                    let noise = noise();
+                    contents.chunks_mut(page_size()).for_each(|page| page[..noise.len()].copy_from_slice(&noise));
+                }
+                Self::Written { file, contents }
             }
             Kind::Fallocate => Self::Allocated { file: nameless(&name)? },
             Kind::Dentries => Self::Remembered { next: 0 },
@@ -472,8 +493,9 @@ impl Filler {
                 }
                 pieces.push(piece);
             }
-            Self::Written { file, zeros } => {
-                file.write_all_at(&zeros[..to - from], from as u64).context("cannot write to tmpfs")?;
+            Self::Filled { memory, page } => memory.fill(from, to, page_size(), page),
+            Self::Written { file, contents } => {
+                file.write_all_at(&contents[..to - from], from as u64).context("cannot write to tmpfs")?;
             }
             Self::Allocated { file } => {
                 fallocate(file, FallocateFlags::empty(), from as u64, (to - from) as u64).context("cannot allocate")?;
@@ -702,6 +724,26 @@ mod tests {
         ] {
             let filled = grown(&[kind, "--mib", "2"]);
             assert_eq!(filled.last().map(|entry| entry.bytes), Some(2 << 20), "{kind}");
+        }
+    }
+
+    #[test]
+    fn contents_that_compress_are_two_fifths_of_each_page() {
+        let noise = noise();
+        assert!(noise.chunks(8).collect::<std::collections::BTreeSet<_>>().len() > noise.len() / 9);
+        let mut arguments = Line::parse_from(["hog", "tmpfs", "--noise", "--path", "/dev/shm"]).arguments;
+        let page = [&noise[..], &vec![0; page_size() - noise.len()]].concat();
+        let bytes = 3 * page_size();
+        let Filler::Written { contents, .. } = Filler::new(&arguments, bytes, bytes, 0).unwrap() else { panic!() };
+        assert!(contents.chunks(page_size()).all(|one| one == page));
+        arguments.kind = Kind::Anon;
+        let mut filler = Filler::new(&arguments, bytes, bytes, 0).unwrap();
+        filler.fill(0, 2 * page_size()).unwrap();
+        let Filler::Filled { memory, .. } = filler else { panic!() };
+        let word = |at: usize| memory.word(at / 8).map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        for at in (0..bytes).step_by(8) {
+            let expected = if at < 2 * page_size() { &page[at % page_size()..][..8] } else { &[0; 8] };
+            assert_eq!(word(at).as_ref().map(|word| &word[..]), Some(expected), "{at}");
         }
     }
 

@@ -83,6 +83,15 @@ impl Mapping {
         }
     }
 
+    /// Writes these bytes to the beginning of each page of `from..to` that has room for them.
+    pub(crate) fn fill(&self, from: usize, to: usize, page: usize, bytes: &[u8]) {
+        for at in (from..to.min(self.bytes.saturating_sub(bytes.len() - 1))).step_by(page) {
+            // SAFETY: as many bytes from `at` on lie in this mapping, which is writable, and `bytes` lies in none: no
+            // reference into a mapping exists.
+            unsafe { self.start.as_ptr().cast::<u8>().wrapping_add(at).copy_from(bytes.as_ptr(), bytes.len()) };
+        }
+    }
+
     /// Reads one byte of each `step`-th byte of `from..to`.
     pub(crate) fn look(&self, from: usize, to: usize, step: usize) {
         for at in (from..to.min(self.bytes)).step_by(step) {

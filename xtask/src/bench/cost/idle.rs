@@ -66,7 +66,7 @@ pub(super) fn claims(idle: &Idle) -> Vec<Claim> {
         let found: Vec<String> =
             all.iter().map(|(at, summary)| format!("{} with {}", text(summary), name(*at))).collect();
         let holds = all.iter().all(|(_, summary)| summary.median <= most);
-        (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds })
+        (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds: Some(holds) })
     };
     let claims = [
         each(AT_REST, wakeups, WAKEUPS, a_second),
@@ -90,7 +90,7 @@ fn beside(idle: &Idle) -> Option<Claim> {
             digits(float(own.median) / float(other.median.max(1)))
         ));
     }
-    Some(Claim { what: CPU_BESIDE, found: found.join("; "), holds })
+    Some(Claim { what: CPU_BESIDE, found: found.join("; "), holds: Some(holds) })
 }
 
 /// A median with its interval.

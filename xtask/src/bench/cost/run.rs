@@ -26,11 +26,10 @@ impl Bench {
         let known = CELLS.iter().map(|cell| {
             let why = failed.iter().find(|(name, _)| *name == cell.name).map(|(_, why)| why.clone());
             let results = self.results.load(cell.name)?;
-            let kept = match (why, results) {
-                (Some(why), _) => Err(why),
-                (None, results) => results.ok_or_else(|| "it was not asked for".into()),
-            };
-            Ok(Known { cell, kept })
+            Ok(match results {
+                Some(kept) => Known { cell, kept: Ok(kept), again: why },
+                None => Known { cell, kept: Err(why.unwrap_or_else(|| "it was not asked for".into())), again: None },
+            })
         });
         let known: Vec<Known> = known.collect::<anyhow::Result<_>>()?;
         let claims = claims(&known);
@@ -56,12 +55,12 @@ impl Bench {
     fn measure_cost(&self, cell: &CostCell, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name, cell.what));
         let command = cell.command(&format!("/out/{LEFT}"));
-        let text = self.boot(cell.name, &command, progress, |machine| {
+        self.boot(cell.name, &command, |machine| {
             (machine.icount, machine.root) = (true, cell.root);
             if cell.root == Root::Systemd {
                 machine.packages = debian_root::names(&rivals::PACKAGES);
             }
         })?;
-        cell.kept(&text, self.date.clone(), self.revision.clone())
+        cell.kept(&self.left(cell.name)?, self.date.clone(), self.revision.clone())
     }
 }

@@ -8,6 +8,7 @@ use super::{Kept, Known, idle, programs, start, storms};
 use crate::bench::figures::{Unit, digits};
 use crate::claim::Claim;
 
+use crate::bench::table::one_line;
 pub(super) use crate::bench::table::{head, row};
 
 const LEGEND: &str = "One processor, emulated, whose clock follows the instructions that it runs: figures do not depend on \
@@ -21,14 +22,16 @@ pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
         "# What the agent costs, by `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## What has to hold\n\n"
     );
     text.push_str(&judged(claims));
-    for Known { cell, kept } in known {
+    for Known { cell, kept, again } in known {
         let _ = writeln!(text, "\n## {}\n\nIn this cell it is measured {}.\n", cell.name, cell.what);
         match kept {
             Ok(kept) => {
-                let _ = writeln!(text, "{}.\n\n{}", origin(kept), figures(kept).trim_end());
+                let again = again.as_ref().map(|why| format!("Measuring it again failed: {}.\n\n", one_line(why)));
+                let again = again.unwrap_or_default();
+                let _ = writeln!(text, "{}.\n\n{again}{}", origin(kept), figures(kept).trim_end());
             }
             Err(why) => {
-                let _ = writeln!(text, "NOT RUN: {}", why.replace('\n', " / "));
+                let _ = writeln!(text, "NOT RUN: {}", one_line(why));
             }
         }
     }
@@ -37,10 +40,7 @@ pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
 
 /// The claims as a list.
 pub(super) fn judged(claims: &[Claim]) -> String {
-    let line = |claim: &Claim| {
-        let verdict = if claim.holds { "holds" } else { "DOES NOT HOLD" };
-        format!("- {verdict}: {}: {}\n", claim.what, claim.found)
-    };
+    let line = |claim: &Claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found);
     claims.iter().map(line).collect()
 }
 
@@ -86,16 +86,19 @@ mod tests {
         let measured = serde_json::from_value(measured).expect("the guest's form");
         let (date, revision) = ("2026-01-02".into(), "abc".into());
         let kept = Kept { date, revision, rounds: 10, binary: Binary::default(), measured };
-        let known =
-            [Known { cell: &CELLS[1], kept: Ok(kept) }, Known { cell: &CELLS[3], kept: Err("it\nbroke".into()) }];
-        let claims = [Claim { what: "it is small", found: "not small".into(), holds: false }];
+        let known = [
+            Known { cell: &CELLS[1], kept: Ok(kept), again: Some("it failed".into()) },
+            Known { cell: &CELLS[3], kept: Err("it\nbroke".into()), again: None },
+        ];
+        let claims = [Claim { what: "it is small", found: "not small".into(), holds: Some(false) }];
         let text = whole("6.12", &known, &claims);
         for expected in [
             "\n- DOES NOT HOLD: it is small: not small\n",
             "\n## cost-storms\n\nIn this cell it is measured how much longer",
             "\nLinux 6.12.0-made-up, 1 processor, 967 MiB, pages of 4096 bytes; 2026-01-02, revision abc.\n",
+            "\nMeasuring it again failed: it failed.\n",
             "\n## cost-start\n",
-            "\nNOT RUN: it / broke\n",
+            "\nNOT RUN: it/broke\n",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

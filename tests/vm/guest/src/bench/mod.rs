@@ -1,6 +1,6 @@
 //! The measured table's cells: one workload on one machine with one kind of swap, met by one rival after another.
 //!
-//! All rivals are met in one boot, in an order that is drawn anew for each round. In every round the crossing is taken in
+//! All rivals are met in one boot, in an order that is drawn. In every round the crossing is taken in
 //! the kernel by the guest's own observer, what the workload had filled comes from its own record, and what was available
 //! from /proc/meminfo, read every few milliseconds, whatever watches memory. It needs a machine with systemd.
 
@@ -16,7 +16,7 @@ use crate::block::{NULL_BLOCK, Swap};
 use crate::machine::{self, Dice, set};
 use crate::observer::Observer;
 use crate::scene::MIB;
-use crate::systemd::{self, run, systemctl};
+use crate::systemd::{self, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use rival::Rival;
@@ -24,10 +24,8 @@ use round::{BareKill, Round};
 use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
+use std::{fmt, fs, thread};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -49,6 +47,10 @@ pub(crate) struct Arguments {
     /// What the order of the rivals and the moments within their periods are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// After how many seconds of the host no further round begins: a machine that is ended leaves nothing of what it
+    /// measured.
+    #[arg(long, default_value_t = 2700)]
+    seconds: u64,
     /// Where the measurements are written, as JSON.
     #[arg(long)]
     out: PathBuf,
@@ -89,7 +91,9 @@ const ANCHOR: &str = "work-anchor.slice";
 const UNITS: &str = "/run/systemd/system";
 
 /// How many times the workload is killed with no rival, where there are as many rounds.
-const BARE_KILLS: usize = 5;
+const BARE_KILLS: usize = 20;
+/// How many turns one after the other may fail before nothing is expected of the rest.
+const FAILURES: usize = 3;
 
 /// All that was measured. Times are nanoseconds, sizes bytes; what did not happen is null.
 #[derive(Serialize)]
@@ -105,6 +109,16 @@ struct Measured {
     versions: BTreeMap<String, String>,
     rounds: Vec<Round>,
     bare_kills: Vec<BareKill>,
+    failed: Vec<Failed>,
+}
+
+/// A turn of which nothing was measured.
+#[derive(Serialize)]
+struct Failed {
+    /// Absent for a bare kill.
+    rival: Option<String>,
+    number: usize,
+    why: String,
 }
 
 /// What is done next: a round with a rival, or a kill without one.
@@ -114,19 +128,35 @@ struct Turn {
     number: usize,
 }
 
-/// All turns, in an order that is drawn anew among those of one number.
+impl Turn {
+    fn failed(self, error: &anyhow::Error) -> Failed {
+        Failed { rival: self.rival.as_ref().map(name), number: self.number, why: format!("{error:#}") }
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.rival.as_ref().map_or_else(|| "bare-kill".to_owned(), name), self.number)
+    }
+}
+
+/// How much of a rival's rounds is 1, as a whole number.
+const WHOLE: u64 = 1 << 40;
+/// What the place of a round within its part of them is drawn below.
+const PLACES: u64 = 1 << 20;
+
+/// All turns, in an order that is drawn: each rival's are spread over the whole, one at random within each part of it, so
+/// that of a cell that ends early each has had the same share.
 fn turns(rounds: &[(Option<Rival>, usize)], dice: &mut Dice) -> Vec<Turn> {
-    let most = rounds.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0);
-    let mut turns = Vec::new();
-    for number in 0..most {
-        let first = turns.len();
-        turns.extend(rounds.iter().filter(|(_, rounds)| *rounds > number).map(|&(rival, _)| Turn { rival, number }));
-        for last in (first + 1..turns.len()).rev() {
-            let other = first + usize::try_from(dice.below((last - first + 1) as u64)).unwrap_or(0);
-            turns.swap(last, other);
+    let mut placed = Vec::new();
+    for &(rival, rounds) in rounds {
+        for number in 0..rounds {
+            let place = number as u64 * PLACES + dice.below(PLACES);
+            placed.push((place * (WHOLE / PLACES) / rounds as u64, Turn { rival, number }));
         }
     }
-    turns
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, turn)| turn).collect()
 }
 
 /// The name on the command line.
@@ -171,6 +201,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         versions: versions()?,
         rounds: Vec::new(),
         bare_kills: Vec::new(),
+        failed: Vec::new(),
     };
     let mut bench = Bench {
         observer: Observer::new()?,
@@ -180,22 +211,63 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         dice,
     };
     println!("PLAN {}", turns.len());
-    for (index, turn) in turns.iter().enumerate() {
-        let of = format!("ROUND {} of {}", index + 1, turns.len());
-        if let Some(rival) = turn.rival {
-            let round = bench.round(rival, turn.number);
-            let round = round.with_context(|| format!("round {} of {}", turn.number, name(&rival)))?;
-            println!("{of} {round}");
-            measured.rounds.push(round);
-        } else {
-            let kill = bench.bare_kill().with_context(|| format!("bare kill {}", turn.number))?;
-            println!("{of} {kill}");
-            measured.bare_kills.push(kill);
-        }
+    let begun = host_seconds()?;
+    let is_over = || Ok(host_seconds()?.saturating_sub(begun) >= arguments.seconds);
+    in_order(&turns, is_over, |index, turn| {
+        let played = bench.play(turn, &mut measured);
+        let said = played.as_ref().map_or_else(|error| format!("{turn} failed: {error:#}"), String::clone);
+        println!("ROUND {} of {} {said}", index + 1, turns.len());
+        let failed = played.err().map(|error| turn.failed(&error));
+        let went_well = failed.is_none();
+        measured.failed.extend(failed);
         // After each: what was measured so far survives whatever comes.
         save(&arguments.out, &measured)?;
+        if !went_well {
+            bench.recover().context("cannot clean up after a round that failed")?;
+        }
+        Ok(went_well)
+    })
+}
+
+/// The host's time: QEMU has the real-time clock follow it where the machine's other clocks follow instructions.
+fn host_seconds() -> Result<u64> {
+    let text = fs::read_to_string("/sys/class/rtc/rtc0/since_epoch").context("cannot read the real-time clock")?;
+    text.trim().parse().context("the real-time clock is no number of seconds")
+}
+
+/// Has each turn played until the time is over. An error where too many one after the other do not go well.
+fn in_order(
+    turns: &[Turn],
+    is_over: impl Fn() -> Result<bool>,
+    mut play: impl FnMut(usize, Turn) -> Result<bool>,
+) -> Result<()> {
+    let mut failed = 0;
+    for (index, turn) in turns.iter().enumerate() {
+        if is_over()? {
+            println!("the time is over after {index} of {} rounds", turns.len());
+            break;
+        }
+        failed = if play(index, *turn)? { 0 } else { failed + 1 };
+        ensure!(failed < FAILURES, "{FAILURES} rounds failed one after the other");
     }
     Ok(())
+}
+
+impl Bench {
+    /// Plays a turn, and gives it in a line once it is among what was measured.
+    fn play(&mut self, turn: Turn, measured: &mut Measured) -> Result<String> {
+        if let Some(rival) = turn.rival {
+            let round = self.round(rival, turn.number)?;
+            let said = round.to_string();
+            measured.rounds.push(round);
+            Ok(said)
+        } else {
+            let kill = self.bare_kill()?;
+            let said = kill.to_string();
+            measured.bare_kills.push(kill);
+            Ok(said)
+        }
+    }
 }
 
 fn save(path: &Path, measured: &Measured) -> Result<()> {
@@ -226,8 +298,7 @@ pub(crate) fn set_up() -> Result<()> {
 pub(crate) fn versions() -> Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::from([("plimsoll".to_owned(), agent::version()?)]);
     for package in rival::PACKAGES {
-        let said = run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]));
-        versions.extend(said.ok().map(|version| (package.to_owned(), version)));
+        versions.extend(rival::package_version(package).ok().map(|version| (package.to_owned(), version)));
     }
     Ok(versions)
 }
@@ -237,16 +308,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rival_is_met_in_each_of_its_rounds_in_an_order_that_changes() {
-        let rivals: Vec<_> = Rival::value_variants().iter().map(|rival| (Some(*rival), 3)).collect();
-        let turns = turns(&[&rivals[..], &[(None, 1)]].concat(), &mut Dice::new(1));
-        assert_eq!(turns.len(), rivals.len() * 3 + 1);
-        let numbers: Vec<usize> = turns.iter().map(|turn| turn.number).collect();
-        assert!(numbers.is_sorted(), "{numbers:?}");
-        let order = |number| turns.iter().filter(|turn| turn.number == number).map(|it| it.rival).collect::<Vec<_>>();
-        assert!(order(0).contains(&None) && !order(1).contains(&None));
-        assert_ne!(order(1), order(2));
-        assert!(rivals.iter().all(|(rival, _)| order(2).contains(rival)));
+    fn every_rival_has_the_same_share_of_its_rounds_at_any_time_in_an_order_that_is_drawn() {
+        let rounds =
+            [(Some(Rival::PlimsollEbpf), 100), (Some(Rival::Earlyoom), 6), (None, 20), (Some(Rival::Nohang), 0)];
+        let drawn = |seed| turns(&rounds, &mut Dice::new(seed));
+        let all = drawn(1);
+        assert_eq!(all.len(), 126);
+        assert_ne!(all, drawn(2));
+        for (rival, rounds) in rounds {
+            let numbers: Vec<usize> = all.iter().filter(|turn| turn.rival == rival).map(|turn| turn.number).collect();
+            assert_eq!(numbers, (0..rounds).collect::<Vec<_>>());
+            // At any time it is at most one round before or behind its share.
+            for end in 0..all.len() {
+                let played = all[..end].iter().filter(|turn| turn.rival == rival).count();
+                let others = all[..end].iter().filter(|turn| turn.rival == Some(Rival::PlimsollEbpf)).count();
+                assert!((played * 100).abs_diff(others * rounds) <= 100 + rounds, "{rival:?}: {played} at {end}");
+            }
+        }
+        // Which of two is first is drawn in each part.
+        let rounds = [(Some(Rival::Earlyoom), 20), (Some(Rival::Nohang), 20)];
+        let first = |pair: &[Turn]| pair[0].rival == Some(Rival::Earlyoom);
+        let firsts = turns(&rounds, &mut Dice::new(1)).chunks(2).filter(|pair| first(pair)).count();
+        assert!((1..20).contains(&firsts), "{firsts}");
+    }
+
+    #[test]
+    fn a_round_that_fails_ends_nothing_and_three_in_a_row_do() {
+        let turns = [Turn { rival: None, number: 0 }; 8];
+        let played = |seconds: usize, fail: &[usize]| {
+            let count = std::cell::Cell::new(0);
+            let ended = in_order(
+                &turns,
+                || Ok(count.get() == seconds),
+                |index, _| {
+                    count.set(index + 1);
+                    Ok(!fail.contains(&index))
+                },
+            );
+            (count.get(), ended.is_ok())
+        };
+        assert_eq!(played(9, &[0, 1, 3, 4, 6, 7]), (8, true));
+        assert_eq!(played(9, &[2, 3, 4]), (5, false));
+        assert_eq!(played(3, &[2]), (3, true));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cgroup::Cgroup;
 use crate::machine::{meminfo, set, wait_for};
 use crate::scene::{MIB, PATIENCE};
 use crate::systemd::{property, run, systemctl};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -65,10 +65,10 @@ impl Rival {
         }
     }
 
-    /// Starts it and waits until it watches.
-    pub(crate) fn start(self, threshold_bytes: u64) -> Result<Running> {
+    /// Starts it and waits until it watches. `anonymous_percent` is how much of what grows is anonymous memory.
+    pub(crate) fn start(self, threshold_bytes: u64, anonymous_percent: u64) -> Result<Running> {
         match self {
-            Self::Earlyoom => earlyoom(threshold_bytes),
+            Self::Earlyoom => earlyoom(threshold_bytes, anonymous_percent),
             Self::Nohang => nohang(threshold_bytes),
             Self::SystemdOomd => systemd_oomd(),
             _ => self.plimsoll(threshold_bytes),
@@ -78,7 +78,7 @@ impl Rival {
     fn plimsoll(self, threshold_bytes: u64) -> Result<Running> {
         let Some((source, poll_period)) = self.source() else { return Ok(Running::Nothing) };
         let kernel_brake = self == Self::PlimsollEbpfBrake;
-        let settings = Settings { source, poll_period, kernel_brake, ..Settings::with_threshold(threshold_bytes) };
+        let settings = Settings { source, poll_period, kernel_brake, ..Settings::as_shipped(threshold_bytes)? };
         Ok(Running::Agent(Agent::start(&settings)?, settings.cgroup()?))
     }
 }
@@ -166,13 +166,47 @@ pub(crate) fn clear() -> Result<()> {
     systemctl(&["stop", "earlyoom.*", "nohang*.service", "systemd-oomd.*"]).map(drop)
 }
 
+/// Ends what a round that failed has left: an agent, and what systemd-oomd is asked for.
+pub(super) fn recover() -> Result<()> {
+    Settings::with_threshold(0).cgroup()?.remove()?;
+    monitor("auto")?;
+    clear()
+}
+
 /// earlyoom(1): SIGTERM below PERCENT of what user space can have (MemAvailable and AnonPages), SIGKILL below the half of
-/// it; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
+/// it, from 1.8 on; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
 /// available memory whatever swap is free. `--prefer` and `--avoid` are empty in Debian's configuration.
-fn earlyoom(threshold_bytes: u64) -> Result<Running> {
-    let percent = percent(threshold_bytes, meminfo("MemAvailable")? + meminfo("AnonPages")?);
+///
+/// `AnonPages` at the threshold depends on what grows until then.
+fn earlyoom(threshold_bytes: u64, anonymous_percent: u64) -> Result<Running> {
+    let whole = if is_of_user_memory(&package_version("earlyoom")?)? {
+        user_memory(threshold_bytes, meminfo("MemAvailable")?, meminfo("AnonPages")?, anonymous_percent)
+    } else {
+        meminfo("MemTotal")?
+    };
+    let percent = percent(threshold_bytes, whole);
     set(EARLYOOM, &format!("EARLYOOM_ARGS=\"-r 3600 -m {percent} -s 100\"\n"))?;
-    Unit::start("earlyoom.service", "sending SIGTERM when mem avail").map(Running::Unit)
+    Unit::start("earlyoom.service", "sending SIGTERM when mem").map(Running::Unit)
+}
+
+/// Whether an earlyoom of this version has a percentage of what user space can have; before 1.8 it is of all memory.
+fn is_of_user_memory(version: &str) -> Result<bool> {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor) >= (1, 8)),
+        _ => bail!("earlyoom has the version {version:?}"),
+    }
+}
+
+/// The version of a package of Debian that is installed.
+pub(super) fn package_version(package: &str) -> Result<String> {
+    run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]))
+}
+
+/// What earlyoom takes for all memory of user space at the moment at which only `threshold` is available any more, if so
+/// much of what is taken until then is anonymous.
+const fn user_memory(threshold: u64, available: u64, anonymous: u64, anonymous_percent: u64) -> u64 {
+    threshold + anonymous + available.saturating_sub(threshold) / 100 * anonymous_percent
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -242,6 +276,23 @@ mod tests {
         {
             assert_eq!(percent(part, whole), expected);
         }
+    }
+
+    #[test]
+    fn a_percentage_is_of_user_memory_from_1_8_on() {
+        for (version, expected) in [("1.7-1", false), ("1.8.2-1", true), ("1.10-1", true), ("2.0", true)] {
+            assert_eq!(is_of_user_memory(version).unwrap(), expected, "{version}");
+        }
+        assert!(is_of_user_memory("").is_err());
+    }
+
+    #[test]
+    fn user_memory_at_the_threshold_is_by_what_grows() {
+        // All of it anonymous: what is there now, because what is available becomes anonymous.
+        assert_eq!(user_memory(100, 800, 50, 100), 850);
+        // None of it: page tables or a tmpfs.
+        assert_eq!(user_memory(100, 800, 50, 0), 150);
+        assert_eq!(user_memory(100, 1100, 50, 80), 950);
     }
 
     #[test]

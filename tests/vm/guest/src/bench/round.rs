@@ -8,6 +8,7 @@ use super::workload::{self, Workload};
 use super::{Bench, name};
 use crate::agent::{Settings, oom_choices};
 use crate::block::Swap;
+use crate::cgroup::Cgroup;
 use crate::machine::{self, KernelLog, Reread, meminfo, now_ns, set, wait_for};
 use crate::measure::{Sample, back, crossed_ns, sampled, woke};
 use crate::scene::{MIB, PATIENCE};
@@ -119,11 +120,20 @@ impl Bench {
         self.swap.start()
     }
 
+    /// Leaves nothing of a round that failed behind: the workload first, so that there is memory for the rest.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        workload::clear()?;
+        rival::recover()?;
+        survivor::clear()?;
+        // What was not read of a ring buffer keeps place in it.
+        self.observer.oom_kill(0).map(drop)
+    }
+
     pub(super) fn round(&mut self, rival: Rival, number: usize) -> Result<Round> {
         let swap = self.clean()?;
         let threshold_bytes = self.threshold_bytes;
         let survivor = Survivor::start()?;
-        let running = rival.start(threshold_bytes)?;
+        let running = rival.start(threshold_bytes, self.workload.anonymous_percent())?;
         let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
         let before = living::lasting()?;
         thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
@@ -134,10 +144,10 @@ impl Bench {
         let started = now_ns();
         survivor.begin();
         let asks = rival == Rival::OomKiller && !self.workload.is_harmless();
-        let ended = AtomicBool::new(false);
+        let (cgroup, ended) = (Cgroup::existing(&workload::cgroup())?, AtomicBool::new(false));
         let (mut samples, (seen, expected)) = sampled(|| {
             thread::scope(|scope| {
-                let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &ended)));
+                let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &cgroup, &ended)));
                 let watched = self.watch(&mut workload, generation);
                 ended.store(true, Ordering::Relaxed);
                 let asked = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
@@ -229,6 +239,7 @@ impl Bench {
             // What is charged to no cgroup may cross it without an event.
             while observer.wait(generation, TICK)?.is_none() && meminfo.named("MemAvailable:")? * 1024 > threshold_bytes
             {
+                workload.look()?;
                 if begun.elapsed() > limit || !workload.lives()? {
                     return Ok(None);
                 }
@@ -297,18 +308,24 @@ impl Round {
 }
 
 /// The cgroup of the process that the OOM killer would choose, by the agent's `explain` once half of what there is above
-/// the threshold is taken; nothing where the round ends before.
-fn expected(threshold_bytes: u64, available: u64, ended: &AtomicBool) -> Option<String> {
+/// the threshold is taken; nothing where the round ends, or the OOM killer kills, before. The workload is frozen
+/// meanwhile: the answer takes longer than the rest of the growth.
+fn expected(threshold_bytes: u64, available: u64, cgroup: &Cgroup, ended: &AtomicBool) -> Option<String> {
     let half = threshold_bytes + available.saturating_sub(threshold_bytes) / 2;
+    let before = machine::oom_kills().ok()?;
     while meminfo("MemAvailable").ok()? > half {
         if ended.load(Ordering::Relaxed) {
             return None;
         }
         thread::sleep(TICK);
     }
-    let configuration = Settings::with_threshold(threshold_bytes).write().ok()?;
-    match oom_choices(&configuration) {
-        Ok(choices) => choices.into_iter().next(),
+    cgroup.write("cgroup.freeze", "1").ok()?;
+    let configuration = Settings::with_threshold(threshold_bytes).write();
+    let choices = configuration.and_then(|configuration| oom_choices(&configuration));
+    let is_in_time = machine::oom_kills().is_ok_and(|kills| kills == before);
+    let thawed = cgroup.write("cgroup.freeze", "0");
+    match thawed.and(choices) {
+        Ok(choices) => choices.into_iter().next().filter(|_| is_in_time),
         Err(error) => {
             println!("no prediction: {error:#}");
             None

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -81,13 +81,22 @@ impl Kind {
         matches!(self, Self::DiskStall | Self::CacheChurn | Self::CacheReread)
     }
 
+    /// How much of what it takes is anonymous memory, in percent.
+    pub(super) const fn anonymous_percent(self) -> u64 {
+        match self {
+            Self::Anon20 | Self::Anon100 | Self::Anon200 | Self::Anon | Self::Hundred => 100,
+            Self::Fork => FORKED_MIB * 100 / FORKED_WHOLE_MIB,
+            _ => 0,
+        }
+    }
+
     /// How long a round takes at most from the beginning of the growth. What is harmless runs for all of it: systemd-oomd
     /// and nohang act on pressure that lasts for 30 s.
     pub(super) const fn limit(self) -> Duration {
         match self {
             // Ends by itself, above what the OOM killer would act on.
             Self::Hugetlb => Duration::from_secs(20),
-            _ if self.is_harmless() => Duration::from_mins(1),
+            _ if self.is_harmless() => Duration::from_secs(46),
             _ => Duration::from_secs(45),
         }
     }
@@ -163,7 +172,10 @@ impl Workload {
     fn start(&mut self, waiting: &PipeReader, threshold_bytes: u64) -> Result<()> {
         let available = meminfo("MemAvailable")?;
         let memory = available / MIB + BEYOND_MIB;
-        let everything = memory + meminfo("SwapFree")? / MIB;
+        let swap = meminfo("SwapFree")? / MIB;
+        let everything = memory + swap;
+        // What is swapped out compresses as memory of programs does.
+        let contents: &[&str] = if swap > 0 { &["--noise"] } else { &[] };
         // As far as the threshold and half of what is left then.
         let past_threshold = available.saturating_sub(threshold_bytes / 2) / MIB;
         match self.kind {
@@ -172,15 +184,16 @@ impl Workload {
                 let above = available.saturating_sub(threshold_bytes) / MIB;
                 let rush = rate.map_or(0, |_| above.saturating_sub(APPROACH_MIB)).to_string();
                 let rate = rate.unwrap_or(0).to_string();
-                self.add("anon", everything, PIECE_KIB, &["--rate", &rate, "--rush", &rush], waiting)
+                let pace = ["--rate", &rate, "--rush", &rush];
+                self.add("anon", everything, PIECE_KIB, &[&pace, contents].concat(), waiting)
             }
             Kind::Hundred => (0..SMALL_PROCESSES)
-                .try_for_each(|_| self.add("anon", everything / SMALL_PROCESSES, PIECE_KIB, &[], waiting)),
+                .try_for_each(|_| self.add("anon", everything / SMALL_PROCESSES, PIECE_KIB, contents, waiting)),
             Kind::Fork => {
                 self.cgroup.write("pids.max", &(everything / FORKED_WHOLE_MIB).to_string())?;
                 self.add("fork", FORKED_MIB, PIECE_KIB, &[], waiting)
             }
-            Kind::Tmpfs => self.add("tmpfs", everything, PIECE_KIB, &["--path", TMPFS], waiting),
+            Kind::Tmpfs => self.add("tmpfs", everything, PIECE_KIB, &[&["--path", TMPFS], contents].concat(), waiting),
             Kind::Slab => self.add("messages", memory, SOCKET_BYTES >> 10, &[], waiting),
             Kind::Sockets => self.add("sockets", memory, SOCKET_BYTES >> 10, &[], waiting),
             Kind::PageTables => self.add("tables", memory, PIECE_KIB, &[], waiting),
@@ -223,13 +236,13 @@ impl Workload {
         self.gate = None;
     }
 
-    /// Takes note of what was killed since the last look: none of its processes ends by itself.
+    /// Takes note of what was killed since the last look. An error where a process ended by itself, which none does: there
+    /// is nothing to measure in such a round.
     pub(super) fn look(&mut self) -> Result<()> {
         for hog in &mut self.hogs {
             let Some(status) = hog.child.try_wait()? else { continue };
-            ensure!(status.code().is_none(), "a process of the workload failed: {status}");
-            let signal = status.signal();
-            self.is_hurt |= signal.is_some_and(|it| [Signal::KILL, Signal::TERM].map(Signal::as_raw).contains(&it));
+            ensure!(was_killed(status), "a process of the workload failed: {status}");
+            self.is_hurt = true;
         }
         if self.kind == Kind::Fork {
             // The first process has the others for children; what became of them is seen by their number.
@@ -289,6 +302,11 @@ impl Workload {
     }
 }
 
+/// Whether a process that ended so was killed by another, or by the kernel for want of memory.
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal().is_some_and(|it| [Signal::KILL, Signal::TERM].map(Signal::as_raw).contains(&it))
+}
+
 /// Removes what a round that failed has left.
 pub(super) fn clear() -> Result<()> {
     let cgroup = cgroup();
@@ -314,6 +332,13 @@ mod tests {
             "anon-20 anon-100 anon-200 anon hundred fork tmpfs slab page-tables sockets hugetlb \
             disk-stall cache-churn cache-reread"
         );
+    }
+
+    #[test]
+    fn what_ends_by_itself_was_not_killed() {
+        let after = |raw| was_killed(ExitStatus::from_raw(raw));
+        // SIGKILL and SIGTERM; SIGBUS, an error and success, as wait(2) has them.
+        assert_eq!([9, 15, 7, 1 << 8, 0].map(after), [true, true, false, false, false]);
     }
 
     #[test]

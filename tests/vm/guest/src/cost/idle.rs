@@ -114,7 +114,7 @@ impl Watched {
                 let settings = settings()?;
                 Running::Agent(Agent::start(&settings)?, settings.cgroup()?)
             }
-            other => other.start(THRESHOLD)?,
+            other => other.start(THRESHOLD, 100)?,
         };
         let cgroup = running.cgroup()?.with_context(|| format!("{} has no cgroup", bench::name(&watcher)))?;
         Ok(Self { running, cgroup })

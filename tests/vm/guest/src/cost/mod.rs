@@ -15,7 +15,6 @@ pub(crate) mod verified;
 use crate::agent::{Agent, Settings};
 use crate::machine::{KernelSetting, meminfo};
 use crate::scene::MIB;
-use crate::surroundings_tests::unit_capabilities;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use std::fs;
@@ -86,10 +85,9 @@ fn save(path: &Path, measured: &impl Serialize) -> Result<()> {
 /// Long enough after a start for all that is done once.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// The agent with the shipped unit's capabilities, with which the kernel collects no statistics for it.
+/// The agent as it is shipped, with a threshold that nothing crosses.
 fn settings() -> Result<Settings> {
-    let capabilities = Some(unit_capabilities().context("the unit names no capabilities")?);
-    Ok(Settings { capabilities, environment: Vec::new(), ..Settings::with_threshold(64 * MIB) })
+    Settings::as_shipped(64 * MIB)
 }
 
 /// Starts it, and waits until what it does once is over.
