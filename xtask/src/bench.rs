@@ -7,7 +7,6 @@ mod figures;
 mod measured;
 mod plots;
 mod rivals;
-mod statistics;
 mod store;
 mod table;
 mod verdicts;

@@ -6,10 +6,10 @@ use super::cells::Cell;
 use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit};
 use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
-use super::statistics::Summary;
 use super::store::{Done, Kept};
 use super::verdicts::{self, share};
 use crate::claim::Claim;
+use crate::statistics::Summary;
 
 /// The cell whose times are in the short table.
 const SHORT: &str = "anon";
@@ -250,7 +250,14 @@ mod tests {
 
     #[test]
     fn what_is_in_some_rounds_alone_and_a_p99_are_said() {
-        let summary = Summary { n: 100, median: 1_000_000, interval: None, p99: Some(2_000_000), most: 3_000_000 };
+        let summary = Summary {
+            n: 100,
+            median: 1_000_000,
+            interval: None,
+            p99: Some(2_000_000),
+            p99_interval: None,
+            most: 3_000_000,
+        };
         assert_eq!(of_all(Unit::Milliseconds, &summary, 120), "1.00, p99 2.00, most 3.00 in 100 of 120");
         assert_eq!(of_all(Unit::Milliseconds, &Summary { p99: None, ..summary }, 100), "1.00, most 3.00");
     }
