@@ -46,8 +46,8 @@ const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how
     one boot of one machine, within an hour; all rivals meet it there in turn. What was measured of the same sources is \
     kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
     benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
-    plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is measured \
-    again by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
+    plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is gone on \
+    with by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
     all of its rounds. benches/README.md has the method.";
 
 /// What to measure.
@@ -210,16 +210,23 @@ impl Bench {
         Ok((self.publish(failed)?, failures))
     }
 
-    /// Has a cell among the results: what was measured of it before in the same sources, or else now. Gives how much of it
-    /// was, where that is not all.
+    /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
+    /// much of it there is, where that is not all.
     fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Option<String>> {
         let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())? };
         let kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
-            Some(before) => {
+            Some(before) if before.part().is_none() => {
                 progress.line(&format!("{}: measured before of these sources", cell.name()));
                 before
             }
-            None => self.measure(cell, plan, progress)?,
+            Some(mut before) if !before.rest().is_empty() => {
+                let found = before.measured.rounds.len() as u64;
+                progress.line(&format!("{}: {found} rounds were measured before of these sources", cell.name()));
+                // Other moments than those of the first boot.
+                before.go_on(self.measure(cell, before.rest(), self.seed.wrapping_add(found), progress)?);
+                before
+            }
+            _ => self.measure(cell, plan, self.seed, progress)?,
         };
         self.before.save(&cell.name(), &kept)?;
         self.results.save(&cell.name(), &kept)?;
@@ -230,9 +237,9 @@ impl Bench {
 
     /// Boots a machine for it. What that prints is left beside what it measured, which counts where it ends with an error,
     /// too.
-    fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
+    fn measure(&self, cell: &Cell, plan: Plan, seed: u64, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
-        let booted = self.boot(&cell.name(), &command(cell, &plan, self.seed), |machine| {
+        let booted = self.boot(&cell.name(), &command(cell, &plan, seed), |machine| {
             (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
         });
@@ -243,7 +250,7 @@ impl Bench {
         };
         let measured = serde_json::from_str(&text).context("the guest measured something else")?;
         let (date, revision) = (self.date.clone(), self.revision.clone());
-        let kept = Kept { date, revision, seed: self.seed, plan, ended, measured };
+        let kept = Kept { date, revision, seed, plan, ended, measured };
         kept.check(cell)?;
         Ok(kept)
     }
