@@ -42,6 +42,11 @@ impl Kept {
         self.plan.iter().filter_map(left).collect()
     }
 
+    /// Whether the kernel gave up in the last of its rounds.
+    pub(super) fn has_panicked(&self) -> bool {
+        self.measured.rounds.last().is_some_and(|round| round.panicked)
+    }
+
     /// Takes what another boot measured of the rest, whose numbers go on behind its own.
     pub(super) fn go_on(&mut self, more: Self) {
         let found = self.plan.keys().map(|rival| (rival.clone(), self.measured.of(rival).count()));

@@ -44,6 +44,14 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
             let _ = writeln!(text, "A part: {}.\n", one_line(&part));
         }
         let _ = writeln!(text, "{}\n{}", counts(kept), times(&kept.measured));
+        for Round { rival, number, oom_kills, .. } in kept.measured.rounds.iter().filter(|round| round.panicked) {
+            let _ = writeln!(
+                text,
+                "- The kernel gave up: round against {rival}, number {}: the OOM killer had killed {oom_kills} processes, \
+                 and found no other one.",
+                number + 1
+            );
+        }
         for Failed { rival, number, why } in &kept.measured.failed {
             let of = rival.as_ref().map_or("bare kill".into(), |rival| format!("round against {rival}"));
             let _ = writeln!(text, "- Failed: {of}, number {}: {}", number + 1, one_line(why));
@@ -246,6 +254,22 @@ mod tests {
         assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
         assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds.");
         assert_eq!(line(&text, "- Failed"), "- Failed: round against earlyoom, number 5: it/broke");
+    }
+
+    #[test]
+    fn a_round_in_which_the_kernel_gave_up_is_said_and_counts_as_lost() {
+        let mut done = sample();
+        let log = "Killed process 7 (hog)\nKilled process 8 (sh)\n".to_owned();
+        let last = done.kept.measured.rounds.iter_mut().find(|round| round.rival == "earlyoom").expect("a round");
+        *last = Round::of_panic("earlyoom".into(), 0, 1, log);
+        let text = whole("6.12", &[done], &[], &[], "6.12");
+        assert_eq!(
+            line(&text, "- The kernel"),
+            "- The kernel gave up: round against earlyoom, number 1: the OOM killer had killed 2 processes, and found no \
+             other one."
+        );
+        let earlyoom = line(&text, "| earlyoom | 1.8.2-1 |");
+        assert!(earlyoom.contains(" | 1 of 6 (at most 58.2 %) |"), "{earlyoom}");
     }
 
     #[test]
