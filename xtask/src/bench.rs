@@ -2,12 +2,12 @@
 //! against the same growth, in turn.
 
 mod cells;
+mod console;
 mod cost;
 mod figures;
 mod measured;
 mod plots;
 mod rivals;
-mod statistics;
 mod store;
 mod table;
 mod verdicts;
@@ -15,6 +15,7 @@ mod verdicts;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use clap::builder::PossibleValuesParser;
@@ -26,6 +27,7 @@ use crate::vm::{Build, Root};
 use crate::{debian_root, install, kernels, revision, rounds, run, vm};
 use cells::{Cell, Plan};
 use cost::CostCell;
+use measured::Measured;
 use store::{Done, Kept, Store};
 use table::Missing;
 
@@ -40,15 +42,16 @@ const OTHERS: [&str; 3] = [RESULTS, "tests/results", "*.md"];
 /// the last one ends, and what was measured is sent, before.
 const MACHINE_SECONDS: u64 = 60 * 60;
 const ROUNDS_SECONDS: u64 = 45 * 60;
-/// What the guest leaves.
+/// What the guest leaves, and what it printed.
 const LEFT: &str = "bench.json";
+const LOG: &str = "log";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
     one boot of one machine, within an hour; all rivals meet it there in turn. What was measured of the same sources is \
     kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
     benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
-    plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is measured \
-    again by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
+    plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is gone on \
+    with by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
     all of its rounds. benches/README.md has the method.";
 
 /// What to measure.
@@ -211,17 +214,29 @@ impl Bench {
         Ok((self.publish(failed)?, failures))
     }
 
-    /// Has a cell among the results: what was measured of it before in the same sources, or else now. Gives how much of it
-    /// was, where that is not all.
+    /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
+    /// much of it there is, where that is not all.
     fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Option<String>> {
         let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())? };
-        let kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
-            Some(before) => {
+        let begun = Instant::now();
+        let mut kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
+            Some(before) if before.part().is_none() => {
                 progress.line(&format!("{}: measured before of these sources", cell.name()));
                 before
             }
-            None => self.measure(cell, plan, progress)?,
+            Some(mut before) if !before.rest().is_empty() => {
+                let found = before.measured.rounds.len();
+                progress.line(&format!("{}: {found} rounds were measured before of these sources", cell.name()));
+                self.go_on(cell, &mut before, progress)?;
+                before
+            }
+            _ => self.measure(cell, plan, self.seed, progress)?,
         };
+        // One in which the kernel gave up is over with its machine, and another takes the next ones.
+        while kept.has_panicked() && !kept.rest().is_empty() && begun.elapsed().as_secs() < ROUNDS_SECONDS {
+            self.before.save(&cell.name(), &kept)?;
+            self.go_on(cell, &mut kept, progress)?;
+        }
         self.before.save(&cell.name(), &kept)?;
         self.results.save(&cell.name(), &kept)?;
         let part = kept.part();
@@ -229,22 +244,36 @@ impl Bench {
         Ok(part)
     }
 
+    /// Has another machine measure the rest of it, at other moments.
+    fn go_on(&self, cell: &Cell, kept: &mut Kept, progress: &Progress) -> anyhow::Result<()> {
+        let seed = self.seed.wrapping_add(kept.measured.rounds.len() as u64);
+        kept.go_on(self.measure(cell, kept.rest(), seed, progress)?);
+        Ok(())
+    }
+
     /// Boots a machine for it. What that prints is left beside what it measured, which counts where it ends with an error,
     /// too.
-    fn measure(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Kept> {
+    fn measure(&self, cell: &Cell, plan: Plan, seed: u64, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
-        let booted = self.boot(&cell.name(), &command(cell, &plan, self.seed), |machine| {
+        let booted = self.boot(&cell.name(), &command(cell, &plan, seed), |machine| {
             (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
         });
         let ended = booted.err().map(|error| format!("{error:#}"));
-        let text = match (self.left(&cell.name()), &ended) {
-            (Err(_), Some(why)) => bail!("{why}"),
-            (text, _) => text?,
+        let measured: Measured = match (self.left(&cell.name()), &ended) {
+            (Ok(text), _) => serde_json::from_str(&text).context("the guest measured something else")?,
+            (Err(_), Some(why)) => {
+                let printed = fs::read(self.before.path(&cell.name(), "out").join(LOG))?;
+                console::measured(&String::from_utf8_lossy(&printed)).with_context(|| why.clone())?
+            }
+            (Err(error), None) => return Err(error),
         };
-        let measured = serde_json::from_str(&text).context("the guest measured something else")?;
         let (date, revision) = (self.date.clone(), self.revision.clone());
-        let kept = Kept { date, revision, seed: self.seed, plan, ended, measured };
+        let mut kept = Kept { date, revision, seed, plan, ended, measured };
+        if kept.has_panicked() {
+            // That is a result.
+            kept.ended = None;
+        }
         kept.check(cell)?;
         Ok(kept)
     }
@@ -261,7 +290,7 @@ impl Bench {
         machine.agent = Build::Release;
         machine.out = Some(out.clone());
         change(&mut machine);
-        let mut log = File::create(out.join("log"))?;
+        let mut log = File::create(out.join(LOG))?;
         rounds::boot(&machine, name, &mut |line| {
             // A line that cannot be written is no reason to end a machine.
             let _ = writeln!(log, "{line}");
@@ -327,8 +356,8 @@ fn command(cell: &Cell, plan: &Plan, seed: u64) -> Vec<String> {
 /// The cell `anon` as the guest would have measured it. It is made up: nothing was measured.
 #[cfg(test)]
 fn sample() -> Done {
-    let measured = serde_json::from_str(include_str!("../../tests/data/bench/anon.json")).expect("the guest's form");
-    let measured: measured::Measured = measured;
+    let measured = include_str!("../../tests/data/bench/anon.json");
+    let measured: Measured = serde_json::from_str(measured).expect("the guest's form");
     let mut plan = Plan::new();
     for round in &measured.rounds {
         *plan.entry(round.rival.clone()).or_default() += 1;

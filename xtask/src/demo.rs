@@ -33,8 +33,9 @@ pub(crate) struct Arguments {
     /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
     #[arg(long, default_value = "6.12")]
     kernel: String,
-    /// Measure: 500 wakes, 20 rounds of each watcher, three rates, one processor with counted instructions, an ext4
-    /// root, the in-kernel brake. Takes about a quarter of an hour once built.
+    /// Measure: 20 rounds of each watcher, three rates, the in-kernel brake, an ext4 root, and 3,000 wakes, on one processor
+    /// whose clock follows instructions, so that two runs agree; and 3,000 wakes on two processors by wall clock, with the
+    /// kernel's own model of preemption and with another one. Takes about half an hour once built.
     #[arg(long)]
     full: bool,
     /// Where the measurements are written, as JSON.
@@ -78,6 +79,9 @@ impl Arguments {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Measured {
     kernel: String,
+    /// Whether the kernel can be booted with another model of preemption.
+    #[serde(default)]
+    chooses_preemption: bool,
     cpus: usize,
     #[serde(default)]
     page_bytes: u64,
@@ -95,14 +99,11 @@ struct Watched {
     rounds: Vec<Round>,
 }
 
-/// From the crossing to awake, beside the barest wake on the same hook.
+/// From the crossing to awake, in turn with the barest wake on the same hook.
 #[derive(Clone, Debug, Deserialize)]
 struct Wake {
-    n: usize,
-    p50_ns: u64,
-    p99_ns: u64,
-    bare_p50_ns: u64,
-    bare_p99_ns: u64,
+    times_ns: Vec<u64>,
+    bare_times_ns: Vec<u64>,
 }
 
 /// One process that grew. Times are nanoseconds after the crossing.
@@ -138,14 +139,21 @@ struct Round {
 struct Boot {
     name: &'static str,
     arguments: Vec<&'static str>,
+    /// One processor whose clock follows instructions: whatever the host does, two runs agree.
     icount: bool,
+    append: Option<&'static str>,
     root: Root,
     timeout: u64,
 }
 
 impl Boot {
+    /// By wall clock, on two processors.
     fn of(name: &'static str, arguments: &[&'static str], timeout: u64) -> Self {
-        Self { name, arguments: arguments.to_vec(), icount: false, root: Root::Initramfs, timeout }
+        Self { name, arguments: arguments.to_vec(), icount: false, append: None, root: Root::Initramfs, timeout }
+    }
+
+    fn counted(name: &'static str, arguments: &[&'static str]) -> Self {
+        Self { icount: true, ..Self::of(name, arguments, 3600) }
     }
 }
 
@@ -159,7 +167,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     arguments.build().run(Processor::of(&arguments.kernel))?;
     println!("built and ready after {} s", begun.elapsed().as_secs());
     let lines = &mut |_: &str| {};
-    let first = measure(arguments, &shown(), lines)?;
+    let first = measure(arguments, &shown(arguments.full), lines)?;
     let measured: Measured = serde_json::from_value(first.clone()).context("the guest measured something else")?;
     print!("\n{}", timeline(&measured));
     print!("{}", figures(&measured));
@@ -178,9 +186,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// The round that is shown.
-fn shown() -> Boot {
-    Boot::of("shown", &["--rounds", "1", "--trace"], 280)
+/// The round that is shown, by instructions where it is `judged`.
+fn shown(judged: bool) -> Boot {
+    Boot { icount: judged, ..Boot::of("shown", &["--rounds", "1", "--trace"], 600) }
 }
 
 /// The full measurement on this kernel, for which machines were prepared: what holds, and what does not. Hands on what the
@@ -196,7 +204,7 @@ pub(crate) fn claims(kernel: &str, lines: &mut dyn FnMut(&str)) -> anyhow::Resul
         native: false,
         cluster: false,
     };
-    let first = measure(&arguments, &shown(), lines)?;
+    let first = measure(&arguments, &shown(true), lines)?;
     full(&arguments, first, lines)
 }
 
@@ -211,23 +219,25 @@ fn save(file: &Path, measured: &Value) -> anyhow::Result<()> {
 /// was measured is saved after each boot.
 fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<Claim>> {
     let ebpf = "--watchers=ebpf";
+    let wakes = [ebpf, "--rounds", "0", "--wakes", "3000", "--idle", "0"];
     let mut boots = vec![
-        Boot::of("races", &["--rounds", "20", "--wakes", "500", "--idle", "0"], 3600),
-        Boot::of("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--short-lists", "--idle", "0"], 1200),
-        Boot::of("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"], 1200),
+        Boot::counted("races", &["--rounds", "20", "--idle", "0"]),
+        Boot::counted("rates", &[ebpf, "--rounds", "9", "--rates", "50,100,200", "--short-lists", "--idle", "0"]),
+        Boot::counted("kernel_brake", &[ebpf, "--rounds", "5", "--kernel-brake", "--idle", "0"]),
+        Boot::counted("wakes", &wakes),
     ];
-    // This machine has its own root and its own processors.
+    // This machine has its own root, its own processors and its own model of preemption.
     if !arguments.native {
-        boots.push(Boot { root: Root::Ext4, ..Boot::of("ext4", &["--rounds", "3", "--idle", "0"], 1200) });
-        let wakes = [ebpf, "--rounds", "5", "--wakes", "500", "--idle", "0"];
-        boots.push(Boot { icount: true, ..Boot::of("one_cpu_icount", &wakes, 3600) });
+        boots.push(Boot { root: Root::Ext4, ..Boot::counted("ext4", &["--rounds", "3", "--idle", "0"]) });
+        boots.push(Boot::of("wakes_of_two", &wakes, 3600));
+        boots.push(Boot { append: Some("preempt=full"), ..Boot::of("wakes_of_two_preempted", &wakes, 3600) });
     }
     let file = arguments.json.clone().unwrap_or_else(|| run::root().join("target/demo.json"));
     save(&file, &all)?;
     for boot in boots {
         let mut measured = measure(arguments, &boot, lines)?;
         if boot.name == "races" {
-            // These are the rounds and wakes of the published shape; at rest was measured before.
+            // These are the rounds of the published shape; at rest was measured before.
             all["watchers"] = measured["watchers"].take();
         } else {
             all[boot.name] = measured;
@@ -254,6 +264,7 @@ fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> a
         let mut machine = vm::Arguments::of(&arguments.kernel, boot.timeout, &command);
         machine.agent = arguments.build();
         machine.icount = boot.icount;
+        machine.append = boot.append.map(str::to_owned);
         machine.root = boot.root;
         machine.out = Some(out.path().to_owned());
         rounds::boot(&machine, boot.name, lines)?;

@@ -25,6 +25,7 @@ mod run;
 mod sbom;
 mod service;
 mod share;
+mod statistics;
 mod test;
 mod tunnel;
 mod vectors;

@@ -10,6 +10,7 @@ use crate::signalling::{Killing, stop, terminate};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Activity, Handle, PageCache};
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::priority::give_way;
 use plimsoll_node::vmstat;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -253,7 +254,12 @@ impl Workers {
 
     /// Starts the others beside one that writes.
     pub fn beside(write: Worker, capacity: usize) -> io::Result<Self> {
-        Ok(Self { write, kill: Worker::start("kill", capacity)?, release: Worker::start("release", capacity)? })
+        // On a CPU that both want, what a victim does towards its own end comes first: a walk over the same address space
+        // beside it would double the time until its page tables are given back. Refused, it is an ordinary thread.
+        let release = Worker::start_with("release", capacity, || {
+            let _ = give_way();
+        })?;
+        Ok(Self { write, kill: Worker::start("kill", capacity)?, release })
     }
 
     /// The next result of any, if there is one.

@@ -1,8 +1,8 @@
 //! The figures of a round, and how they are printed.
 
 use super::measured::{Measured, Round};
-use super::statistics::Summary;
 use crate::picture::{MIB, float};
+use crate::statistics::Summary;
 
 /// What a figure is printed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

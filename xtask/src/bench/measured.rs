@@ -25,6 +25,10 @@ pub(super) struct Measured {
     pub(super) failed: Vec<Failed>,
 }
 
+/// How the kernel names a process that its OOM killer has killed, and what is named where nothing was left to kill.
+pub(super) const KILLED: &str = "Killed process ";
+const EVERYTHING: &str = "all that could be killed";
+
 /// A round, or a bare kill, of which nothing was measured.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Failed {
@@ -56,6 +60,9 @@ pub(super) struct Round {
     pub(super) survivor_longest_stall_ns: Option<u64>,
     /// The last lines of the rival's log, where something went wrong.
     pub(super) log: Option<String>,
+    /// The machine ended in it: the OOM killer had killed all that it may, and memory was not back.
+    #[serde(default)]
+    pub(super) panicked: bool,
 }
 
 /// What killed: the OOM killer where that killed at all.
@@ -83,6 +90,32 @@ impl Measured {
 }
 
 impl Round {
+    /// One in which the kernel gave up.
+    pub(super) fn of_panic(rival: String, number: u32, threshold_bytes: u64, log: String) -> Self {
+        Self {
+            rival,
+            number,
+            threshold_bytes,
+            rate_bytes_per_s: None,
+            crossed_to_awake_ns: None,
+            crossed_to_decided_ns: None,
+            crossed_to_stopped_ns: None,
+            past_threshold_bytes: None,
+            crossed_to_memory_back_ns: None,
+            lowest_available_bytes: None,
+            killed_by: Some(KilledBy::OomKiller),
+            // As many as there are lines of it.
+            oom_kills: log.lines().filter(|line| line.contains(KILLED)).count().max(1) as u64,
+            victims: Vec::new(),
+            // All that could be killed was.
+            wrong_victims: vec![EVERYTHING.into()],
+            predicted: None,
+            survivor_longest_stall_ns: None,
+            log: Some(log),
+            panicked: true,
+        }
+    }
+
     /// Whether the OOM killer was before the rival, or beside it.
     pub(super) const fn is_lost(&self) -> bool {
         self.oom_kills > 0

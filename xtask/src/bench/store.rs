@@ -1,5 +1,6 @@
 //! What was measured of each cell, kept in a folder, so that a run that was stopped goes on where it was.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,9 +27,44 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Whether a run with this plan and seed at this revision need not measure it again.
+    /// Whether it is what a run with this plan and seed at this revision measures, or a part of that.
     pub(super) fn is_of(&self, revision: &str, seed: u64, plan: &Plan) -> bool {
-        revision::is_same(&self.revision, revision) && self.seed == seed && self.plan == *plan && self.part().is_none()
+        revision::is_same(&self.revision, revision) && self.seed == seed && self.plan == *plan
+    }
+
+    /// The rounds that are still to be played.
+    pub(super) fn rest(&self) -> Plan {
+        let left = |(rival, rounds): (&String, &u32)| {
+            let found = self.measured.of(rival).count();
+            let left = rounds.saturating_sub(u32::try_from(found).unwrap_or(u32::MAX));
+            (left > 0).then(|| (rival.clone(), left))
+        };
+        self.plan.iter().filter_map(left).collect()
+    }
+
+    /// Whether the kernel gave up in the last of its rounds.
+    pub(super) fn has_panicked(&self) -> bool {
+        self.measured.rounds.last().is_some_and(|round| round.panicked)
+    }
+
+    /// Takes what another boot measured of the rest, whose numbers go on behind its own.
+    pub(super) fn go_on(&mut self, more: Self) {
+        let found = self.plan.keys().map(|rival| (rival.clone(), self.measured.of(rival).count()));
+        let found: BTreeMap<String, usize> = found.collect();
+        let behind = |rival: &str, number: u32| {
+            number + found.get(rival).map_or(0, |count| u32::try_from(*count).unwrap_or(u32::MAX))
+        };
+        let Measured { mut rounds, bare_kills, mut failed, .. } = more.measured;
+        for round in &mut rounds {
+            round.number = behind(&round.rival, round.number);
+        }
+        for one in &mut failed {
+            one.number = one.rival.as_ref().map_or(one.number, |rival| behind(rival, one.number));
+        }
+        self.measured.rounds.extend(rounds);
+        self.measured.bare_kills.extend(bare_kills);
+        self.measured.failed.extend(failed);
+        (self.date, self.ended) = (more.date, more.ended);
     }
 
     /// An error where it is of another cell, or has no rounds, or more than were planned.
@@ -97,6 +133,7 @@ impl Store {
 mod tests {
     use super::super::{cells, sample};
     use super::*;
+    use crate::bench::measured::Failed;
 
     #[test]
     fn a_cell_is_kept_for_the_same_sources_and_plan() {
@@ -109,8 +146,6 @@ mod tests {
         let again: Kept = store.load(&cell.name()).expect("its form").expect("it is kept");
         assert!(again.is_of("abc", 1, &kept.plan) && !again.is_of("abd", 1, &kept.plan));
         assert!(!again.is_of("abc", 2, &kept.plan) && !again.is_of("abc", 1, &cell.plan()));
-        let ended = Kept { ended: Some("it broke".into()), ..again.clone() };
-        assert!(!ended.is_of("abc", 1, &kept.plan));
         assert_eq!(serde_json::to_value(&again).expect("values"), serde_json::to_value(&kept).expect("values"));
         fs::write(store.path(&cell.name(), "json"), "{}").expect("written");
         assert!(store.load::<Kept>(&cell.name()).expect_err("no form").to_string().contains("remove it"));
@@ -131,14 +166,35 @@ mod tests {
     }
 
     #[test]
-    fn what_has_fewer_rounds_is_a_part_that_is_measured_again() {
+    fn what_another_boot_measured_of_the_rest_goes_on_behind() {
+        let all = sample().kept;
+        let mut kept = all.clone();
+        kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number < 4);
+        kept.ended = Some("the guest ended with 1".into());
+        let mut more = all.clone();
+        more.measured.rounds.retain(|round| round.rival == "earlyoom" && round.number < 2);
+        more.measured.bare_kills.truncate(1);
+        more.measured.failed = vec![
+            Failed { rival: Some("earlyoom".into()), number: 0, why: "it broke".into() },
+            Failed { rival: None, number: 0, why: "it broke".into() },
+        ];
+        kept.go_on(more);
+        assert_eq!((kept.part(), kept.rest().len()), (None, 0));
+        let numbers: Vec<u32> = kept.measured.of("earlyoom").map(|round| round.number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(kept.measured.bare_kills.len(), all.measured.bare_kills.len() + 1);
+        assert_eq!(kept.measured.failed.iter().map(|one| one.number).collect::<Vec<_>>(), [4, 0]);
+    }
+
+    #[test]
+    fn what_has_fewer_rounds_is_a_part_that_goes_on() {
         let Done { cell, mut kept, .. } = sample();
         assert_eq!(kept.part(), None);
         kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number != 0);
         kept.check(&cell).expect("a part");
-        let (all, plan) = (kept.plan.values().sum::<u32>(), kept.plan.clone());
+        let all = kept.plan.values().sum::<u32>();
         assert_eq!(kept.part(), Some(format!("{} of {all} rounds", all - 1)));
-        assert!(!kept.is_of("abc", 1, &plan));
+        assert_eq!(kept.rest(), BTreeMap::from([("earlyoom".into(), 1)]));
         kept.ended = Some("the guest ended with 1".into());
         assert_eq!(kept.part(), Some(format!("{} of {all} rounds; the guest ended with 1", all - 1)));
     }

@@ -6,10 +6,10 @@ use super::cells::Cell;
 use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit};
 use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
-use super::statistics::Summary;
 use super::store::{Done, Kept};
 use super::verdicts::{self, share};
 use crate::claim::Claim;
+use crate::statistics::Summary;
 
 /// The cell whose times are in the short table.
 const SHORT: &str = "anon";
@@ -44,6 +44,14 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
             let _ = writeln!(text, "A part: {}.\n", one_line(&part));
         }
         let _ = writeln!(text, "{}\n{}", counts(kept), times(&kept.measured));
+        for Round { rival, number, oom_kills, .. } in kept.measured.rounds.iter().filter(|round| round.panicked) {
+            let _ = writeln!(
+                text,
+                "- The kernel gave up: round against {rival}, number {}: the OOM killer had killed {oom_kills} processes, \
+                 and found no other one.",
+                number + 1
+            );
+        }
         for Failed { rival, number, why } in &kept.measured.failed {
             let of = rival.as_ref().map_or("bare kill".into(), |rival| format!("round against {rival}"));
             let _ = writeln!(text, "- Failed: {of}, number {}: {}", number + 1, one_line(why));
@@ -249,8 +257,31 @@ mod tests {
     }
 
     #[test]
+    fn a_round_in_which_the_kernel_gave_up_is_said_and_counts_as_lost() {
+        let mut done = sample();
+        let log = "Killed process 7 (hog)\nKilled process 8 (sh)\n".to_owned();
+        let last = done.kept.measured.rounds.iter_mut().find(|round| round.rival == "earlyoom").expect("a round");
+        *last = Round::of_panic("earlyoom".into(), 0, 1, log);
+        let text = whole("6.12", &[done], &[], &[], "6.12");
+        assert_eq!(
+            line(&text, "- The kernel"),
+            "- The kernel gave up: round against earlyoom, number 1: the OOM killer had killed 2 processes, and found no \
+             other one."
+        );
+        let earlyoom = line(&text, "| earlyoom | 1.8.2-1 |");
+        assert!(earlyoom.contains(" | 1 of 6 (at most 58.2 %) |"), "{earlyoom}");
+    }
+
+    #[test]
     fn what_is_in_some_rounds_alone_and_a_p99_are_said() {
-        let summary = Summary { n: 100, median: 1_000_000, interval: None, p99: Some(2_000_000), most: 3_000_000 };
+        let summary = Summary {
+            n: 100,
+            median: 1_000_000,
+            interval: None,
+            p99: Some(2_000_000),
+            p99_interval: None,
+            most: 3_000_000,
+        };
         assert_eq!(of_all(Unit::Milliseconds, &summary, 120), "1.00, p99 2.00, most 3.00 in 100 of 120");
         assert_eq!(of_all(Unit::Milliseconds, &Summary { p99: None, ..summary }, 100), "1.00, most 3.00");
     }

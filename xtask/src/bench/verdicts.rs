@@ -3,9 +3,9 @@
 use super::figures::{MEMORY_BACK, Unit, bare};
 use super::measured::Round;
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
-use super::statistics::{Ratio, Summary, share_at_most};
 use super::store::Done;
 use crate::claim::Claim;
+use crate::statistics::{Ratio, Summary, share_at_most};
 
 /// How many times as long as after a bare kill it may take until memory is back.
 const BARE_KILLS: f64 = 1.5;
@@ -123,7 +123,7 @@ fn slower(done: &Done) -> Judged {
     };
     let ratio = Ratio::of(&own, &bare);
     let interval = ratio.interval.map(|(low, high)| format!(" [{low:.2}, {high:.2}]")).unwrap_or_default();
-    Some((ratio.is_at_most(BARE_KILLS), format!("{} {:.2}{interval} times", done.cell.name(), ratio.median)))
+    Some((ratio.is_at_most(BARE_KILLS), format!("{} {:.2}{interval} times", done.cell.name(), ratio.value)))
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::{Measured, Round};
+use super::{Measured, Round, Wake};
 use crate::claim::Claim;
 use crate::picture::{MIB, float, signed};
+use crate::statistics::{Ratio, Summary};
 
-/// A wake may take this many times the barest one there is.
+/// A wake may take this many times the barest one there is, by their p99s over so many of each.
 const WAKE: f64 = 3.0;
+const WAKES: usize = 3000;
 /// What may be taken past the threshold on a machine like this.
 const PAST_THRESHOLD: u64 = 16 << 20;
 /// The same for each runnable thread, where the kernel itself brakes.
@@ -38,7 +40,9 @@ pub(super) struct Full {
     rates: Option<Measured>,
     ext4: Option<Measured>,
     kernel_brake: Option<Measured>,
-    one_cpu_icount: Option<Measured>,
+    wakes: Option<Measured>,
+    wakes_of_two: Option<Measured>,
+    wakes_of_two_preempted: Option<Measured>,
     processes: Option<Processes>,
 }
 
@@ -61,7 +65,7 @@ impl Full {
     /// own root and its own processors, of which nothing is claimed.
     pub(super) fn claims(&self, natively: bool) -> Vec<Claim> {
         let mut claims = vec![
-            wake("a wake on several processors", Some(&self.races), 1, "ns"),
+            self.wake(natively),
             races(&self.races),
             self.past_threshold(),
             self.crossing(),
@@ -70,9 +74,31 @@ impl Full {
         ];
         if !natively {
             claims.push(measured("from an ext4 root", self.ext4.as_ref(), faults));
-            claims.push(wake("a wake on one", self.one_cpu_icount.as_ref(), NS_PER_INSTRUCTION, "instructions"));
         }
         claims
+    }
+
+    /// A wake beside the barest one. In a machine the instructions decide. A wall clock has the host and the kernel's model
+    /// of preemption in it, and what it measured stands beside, with the same in the model in which the kernel gives way
+    /// soonest.
+    fn wake(&self, natively: bool) -> Claim {
+        const WHAT: &str = "a wake";
+        let (unit, of) = if natively { (1, "ns") } else { (NS_PER_INSTRUCTION, "instructions") };
+        let Some(boot) = &self.wakes else { return absent(WHAT) };
+        let Some((mut found, ratio)) = wake_of(boot).and_then(|wake| beside(wake, unit, of)) else {
+            return absent(WHAT);
+        };
+        let by_wall_clock = [(&self.wakes_of_two, ""), (&self.wakes_of_two_preempted, ", with preempt=full")];
+        for (boot, how) in by_wall_clock {
+            let Some(boot) = boot.as_ref().filter(|boot| how.is_empty() || boot.chooses_preemption) else { continue };
+            if let Some((text, _)) = wake_of(boot).and_then(|wake| beside(wake, 1000, "us")) {
+                // Writing into a String does not fail.
+                let _ =
+                    write!(found, "; by wall clock on {} processors{how}, which decides nothing, {text}", boot.cpus);
+            }
+        }
+        let is_enough = wake_of(boot).is_some_and(|wake| wake.times_ns.len() >= WAKES);
+        Claim { what: WHAT, found, holds: if is_enough { ratio.is_at_most(WAKE) } else { Some(false) } }
     }
 
     /// Where the kernel saw the crossing, what the process's own record has as filled is what available memory had
@@ -168,18 +194,28 @@ fn stops(measured: &Measured) -> impl Iterator<Item = u64> {
     rounds(measured).filter_map(|round| round.crossed_to_stopped_ns)
 }
 
-fn wake(what: &'static str, boot: Option<&Measured>, unit: u64, of: &str) -> Claim {
-    let Some(wake) = boot.and_then(|boot| boot.watchers.get("ebpf")?.wake.as_ref()) else { return absent(what) };
-    let ratio = float(wake.p99_ns) / float(wake.bare_p99_ns.max(1));
+fn wake_of(boot: &Measured) -> Option<&Wake> {
+    boot.watchers.get("ebpf")?.wake.as_ref()
+}
+
+/// Wakes beside the barest ones, in units of so many nanoseconds, and how many times as much their p99 is.
+fn beside(wake: &Wake, unit: u64, of: &str) -> Option<(String, Ratio)> {
+    let (own, bare) = (Summary::of(wake.times_ns.iter().copied())?, Summary::of(wake.bare_times_ns.iter().copied())?);
+    let ratio = Ratio::of_p99s(&own, &bare)?;
+    let p99 = |summary: &Summary| {
+        let interval = summary.p99_interval.map(|(low, high)| format!(" [{}, {}]", low / unit, high / unit));
+        let (p50, p99) = (summary.median / unit, summary.p99.unwrap_or(summary.most) / unit);
+        format!("p50 {p50} and p99 {p99}{}", interval.unwrap_or_default())
+    };
+    let interval = ratio.interval.map(|(low, high)| format!(" [{low:.2}, {high:.2}]")).unwrap_or_default();
     let found = format!(
-        "{} crossings, p50 {} and p99 {} {of}, beside a bare ring's {} and {}: {ratio:.2} times its p99",
-        wake.n,
-        wake.p50_ns / unit,
-        wake.p99_ns / unit,
-        wake.bare_p50_ns / unit,
-        wake.bare_p99_ns / unit,
+        "{} crossings, {} {of}, beside a bare ring's {}: {:.2}{interval} times its p99",
+        own.n,
+        p99(&own),
+        p99(&bare),
+        ratio.value
     );
-    Claim { what, found, holds: Some(wake.n >= 500 && ratio <= WAKE) }
+    Some((found, ratio))
 }
 
 fn races(measured: &Measured) -> Claim {
@@ -257,7 +293,7 @@ mod tests {
     fn boot(n: usize, p99: u64, change: &dyn Fn(&mut Value)) -> Value {
         json!({"kernel": "6.12", "cpus": 2, "page_bytes": 4096, "memory_bytes": 1_u64 << 30, "drift_bytes": 1 << 20,
             "watchers": {"ebpf": {
-                "wake": {"n": 500, "p50_ns": 10, "p99_ns": p99, "bare_p50_ns": 10, "bare_p99_ns": 100},
+                "wake": {"times_ns": vec![p99; 3000], "bare_times_ns": vec![200; 3000]},
                 "rounds": (0..n).map(|_| round(change)).collect::<Vec<_>>()}}})
     }
 
@@ -268,7 +304,7 @@ mod tests {
 
     fn full(n: usize, p99: u64, change: &dyn Fn(&mut Value)) -> Value {
         let mut all = boot(n, p99, change);
-        for name in ["rates", "ext4", "kernel_brake", "one_cpu_icount"] {
+        for name in ["rates", "ext4", "kernel_brake", "wakes", "wakes_of_two", "wakes_of_two_preempted"] {
             all[name] = boot(n, p99, change);
         }
         all["kernel_brake"] = boot(5, p99, &|round| round["past_threshold_bytes"] = json!(1 << 20));
@@ -280,23 +316,23 @@ mod tests {
 
     #[test]
     fn each_claim_can_break_and_only_by_what_it_is_about() {
-        assert_eq!(broken_of(full(20, 300, &|_| ())), [""; 0]);
-        assert_eq!(broken_of(full(20, 301, &|_| ())), ["a wake on several processors", "a wake on one"]);
-        assert_eq!(broken_of(full(19, 300, &|_| ())), ["races"]);
-        let lost = full(20, 300, &|round| round["oom_kills"] = json!(1));
+        assert_eq!(broken_of(full(20, 600, &|_| ())), [""; 0]);
+        assert_eq!(broken_of(full(20, 602, &|_| ())), ["a wake"]);
+        assert_eq!(broken_of(full(19, 600, &|_| ())), ["races"]);
+        let lost = full(20, 600, &|round| round["oom_kills"] = json!(1));
         assert_eq!(broken_of(lost), ["races", "from an ext4 root"]);
-        let faults = full(20, 300, &|round| round["core_major_faults"] = json!(1));
+        let faults = full(20, 600, &|round| round["core_major_faults"] = json!(1));
         assert_eq!(broken_of(faults), ["from an ext4 root"]);
         // 200 MiB/s for 20 ms, and 1 MiB of drift.
-        assert_eq!(broken_of(full(20, 300, &|round| round["past_threshold_bytes"] = json!(5 << 20))), [""; 0]);
+        assert_eq!(broken_of(full(20, 600, &|round| round["past_threshold_bytes"] = json!(5 << 20))), [""; 0]);
         assert_eq!(
-            broken_of(full(20, 300, &|round| round["past_threshold_bytes"] = json!((5 << 20) + 1))),
+            broken_of(full(20, 600, &|round| round["past_threshold_bytes"] = json!((5 << 20) + 1))),
             ["past the threshold"]
         );
-        let mut braked = full(20, 300, &|_| ());
-        braked["kernel_brake"] = boot(5, 300, &|round| round["past_threshold_bytes"] = json!(3 << 20));
+        let mut braked = full(20, 600, &|_| ());
+        braked["kernel_brake"] = boot(5, 600, &|round| round["past_threshold_bytes"] = json!(3 << 20));
         assert_eq!(broken_of(braked.clone()), ["in-kernel brake"]);
-        braked["kernel_brake"] = boot(4, 300, &|round| round["past_threshold_bytes"] = json!(1 << 20));
+        braked["kernel_brake"] = boot(4, 600, &|round| round["past_threshold_bytes"] = json!(1 << 20));
         assert_eq!(broken_of(braked), ["in-kernel brake"]);
         // An eighth of 1 GiB or 4 MiB of lists, 8 MiB, and 1 MiB of drift.
         for (short, long, expected) in [
@@ -308,8 +344,8 @@ mod tests {
             (-14, -137, false),
         ] {
             let off = |mib: i64| move |round: &mut Value| round["filled_minus_fallen_bytes"] = json!(mib * (1 << 20));
-            let mut all = full(20, 300, &off(long));
-            all["rates"] = boot(9, 300, &off(short));
+            let mut all = full(20, 600, &off(long));
+            all["rates"] = boot(9, 600, &off(short));
             let found = broken_of(all);
             assert_eq!(found.is_empty(), expected, "{short} {long}: {found:?}");
         }
@@ -319,11 +355,11 @@ mod tests {
     fn no_process_may_be_larger_or_wake_more_often_at_rest() {
         for (name, most, often) in AT_REST {
             for (key, value) in [("resident_bytes", json!((most << 20) + 1)), ("wakeups_per_s", json!(often + 0.1))] {
-                let mut all = full(20, 300, &|_| ());
+                let mut all = full(20, 600, &|_| ());
                 all["processes"][name][key] = value;
                 assert_eq!(broken_of(all), ["at rest"], "{name} {key}");
             }
-            let mut all = full(20, 300, &|_| ());
+            let mut all = full(20, 600, &|_| ());
             all["processes"][name] = Value::Null;
             assert_eq!(broken_of(all), ["at rest"], "{name}");
         }
@@ -332,42 +368,71 @@ mod tests {
     #[test]
     fn what_was_not_measured_does_not_hold() {
         let without = |name: &str| {
-            let mut all = full(20, 300, &|_| ());
+            let mut all = full(20, 600, &|_| ());
             all[name] = Value::Null;
             broken_of(all)
         };
         assert_eq!(without("rates"), ["past the threshold", "the crossing by the process's own record"]);
         assert_eq!(without("ext4"), ["from an ext4 root"]);
         assert_eq!(without("kernel_brake"), ["in-kernel brake"]);
-        assert_eq!(without("one_cpu_icount"), ["a wake on one"]);
-        let mut all = full(20, 300, &|_| ());
-        all["watchers"]["ebpf"]["wake"] = Value::Null;
-        assert_eq!(broken_of(all), ["a wake on several processors"]);
+        assert_eq!(without("wakes"), ["a wake"]);
+        let mut all = full(20, 600, &|_| ());
+        all["wakes"]["watchers"]["ebpf"]["wake"] = Value::Null;
+        assert_eq!(broken_of(all), ["a wake"]);
         let unseen = |round: &mut Value| round["filled_minus_fallen_bytes"] = Value::Null;
-        assert_eq!(broken_of(full(20, 300, &unseen)), ["the crossing by the process's own record"]);
+        assert_eq!(broken_of(full(20, 600, &unseen)), ["the crossing by the process's own record"]);
         // The agent may be before the crossing, and the OOM killer cannot.
         for (killed_by, expected) in
             [("plimsoll", &[][..]), ("oom-killer", &["the crossing by the process's own record"])]
         {
-            let mut all = full(20, 300, &|_| ());
+            let mut all = full(20, 600, &|_| ());
             let one = &mut all["rates"]["watchers"]["ebpf"]["rounds"][0];
             (one["filled_minus_fallen_bytes"], one["killed_by"]) = (Value::Null, killed_by.into());
             assert_eq!(broken_of(all), expected, "{killed_by}");
         }
         let unknown = |round: &mut Value| round["past_threshold_bytes"] = Value::Null;
-        let mut all = full(20, 300, &|_| ());
-        all["rates"] = boot(13, 300, &unknown);
+        let mut all = full(20, 600, &|_| ());
+        all["rates"] = boot(13, 600, &unknown);
         assert_eq!(broken_of(all), ["past the threshold"]);
         // What killed the process is never guessed.
-        let mut all = full(20, 300, &|_| ());
+        let mut all = full(20, 600, &|_| ());
         all["watchers"]["ebpf"]["rounds"][0].as_object_mut().expect("a round").remove("oom_kills");
         assert!(serde_json::from_value::<Full>(all).is_err());
     }
 
     #[test]
     fn nothing_is_claimed_of_a_machines_own_root_and_processors() {
-        let full: Full = serde_json::from_value(full(20, 300, &|_| ())).expect("the shape of a full run");
-        assert!(full.claims(true).iter().all(|claim| !["from an ext4 root", "a wake on one"].contains(&claim.what)));
+        let full: Full = serde_json::from_value(full(20, 600, &|_| ())).expect("the shape of a full run");
+        assert!(full.claims(true).iter().all(|claim| claim.what != "from an ext4 root"));
+    }
+
+    #[test]
+    fn a_wake_is_judged_by_instructions_and_undecided_where_the_bound_is_within_the_interval() {
+        let judged = |change: &dyn Fn(&mut Value)| {
+            let mut all = full(20, 600, &|_| ());
+            change(&mut all);
+            let full: Full = serde_json::from_value(all).expect("the shape of a full run");
+            full.wake(false)
+        };
+        let claim = judged(&|all| {
+            all["wakes_of_two"]["watchers"]["ebpf"]["wake"]["times_ns"] = json!(vec![9_000_000; 3000]);
+            all["wakes_of_two_preempted"]["chooses_preemption"] = json!(true);
+        });
+        assert_eq!(claim.holds, Some(true));
+        assert_eq!(
+            claim.found,
+            "3000 crossings, p50 300 and p99 300 [300, 300] instructions, beside a bare ring's p50 100 and p99 100 \
+             [100, 100]: 3.00 [3.00, 3.00] times its p99; by wall clock on 2 processors, which decides nothing, 3000 \
+             crossings, p50 9000 and p99 9000 [9000, 9000] us, beside a bare ring's p50 0 and p99 0 [0, 0]: 45000.00 \
+             [45000.00, 45000.00] times its p99; by wall clock on 2 processors, with preempt=full, which decides nothing, \
+             3000 crossings, p50 0 and p99 0 [0, 0] us, beside a bare ring's p50 0 and p99 0 [0, 0]: 3.00 [3.00, 3.00] \
+             times its p99"
+        );
+        // 25 of 3,000 are longer, of which the interval's upper end is one.
+        let times: Vec<u64> = (0..3000).map(|index| if index < 25 { 700 } else { 500 }).collect();
+        assert_eq!(judged(&|all| all["wakes"]["watchers"]["ebpf"]["wake"]["times_ns"] = json!(times)).holds, None);
+        let few = judged(&|all| all["wakes"]["watchers"]["ebpf"]["wake"]["times_ns"] = json!(vec![200; 2999]));
+        assert_eq!(few.holds, Some(false));
     }
 
     #[test]
@@ -376,6 +441,6 @@ mod tests {
             round["past_threshold_bytes"] = json!(17 << 20);
             round["rate_bytes_per_s"] = json!(2000_u64 << 20);
         };
-        assert_eq!(broken_of(full(20, 300, &much)), ["past the threshold"]);
+        assert_eq!(broken_of(full(20, 600, &much)), ["past the threshold"]);
     }
 }

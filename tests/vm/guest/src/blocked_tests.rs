@@ -3,7 +3,6 @@
 use crate::act_tests::{Hand, PATIENCE};
 use crate::attacker::Attacker;
 use crate::cgroup::Cgroup;
-use crate::demo::percentile;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{self, wait_for};
 use crate::scene::{MIB, Scene, was_killed};
@@ -224,4 +223,25 @@ pub(crate) fn many_cgroups() -> Result<()> {
     attacker.end()?;
     scene.settled()?;
     scene.end()
+}
+
+/// The smallest value that at least `percent` of 100 are not above.
+fn percentile(values: &mut [u64], percent: usize) -> u64 {
+    values.sort_unstable();
+    let rank = (values.len() * percent).div_ceil(100).max(1);
+    values.get(rank - 1).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let mut values: Vec<u64> = (1..=200).rev().collect();
+        for (percent, value) in [(50, 100), (99, 198), (100, 200)] {
+            assert_eq!(percentile(&mut values, percent), value);
+        }
+        assert_eq!(percentile(&mut [7], 99), 7);
+    }
 }

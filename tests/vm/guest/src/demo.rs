@@ -95,6 +95,8 @@ impl Watcher {
 #[derive(Serialize)]
 struct Measured {
     kernel: String,
+    /// Whether the kernel can be booted with another model of preemption.
+    chooses_preemption: bool,
     cpus: usize,
     page_bytes: usize,
     memory_bytes: u64,
@@ -111,17 +113,11 @@ struct Watched {
     rounds: Vec<Round>,
 }
 
-/// From the crossing in the kernel to this process awake, beside the barest wake there is on the same hook.
-#[derive(Debug, Serialize, PartialEq, Eq)]
+/// From the crossing in the kernel to this process awake, in turn with the barest wake there is on the same hook.
+#[derive(Debug, Serialize)]
 struct Wakes {
-    n: usize,
-    p50_ns: u64,
-    p99_ns: u64,
-    max_ns: u64,
-    bare_n: usize,
-    bare_p50_ns: u64,
-    bare_p99_ns: u64,
-    bare_max_ns: u64,
+    times_ns: Vec<u64>,
+    bare_times_ns: Vec<u64>,
     /// Fills that did not cross, because what is available had moved meanwhile; they were done again.
     missed: usize,
 }
@@ -199,6 +195,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     let mut observer = Observer::new()?;
     let mut measured = Measured {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+        chooses_preemption: fs::read_to_string("/proc/version")?.contains("PREEMPT_DYNAMIC"),
         cpus: thread::available_parallelism()?.get(),
         page_bytes: rustix::param::page_size(),
         memory_bytes: machine::meminfo("MemTotal")?,
@@ -558,17 +555,7 @@ fn breathe(observer: &mut Observer, wanted: usize) -> Result<Wakes> {
     wait_for("the breathing process is gone", Duration::from_secs(20), || {
         Ok(!Cgroup::create("work.slice/breathing")?.populated()?)
     })?;
-    Ok(Wakes {
-        n: times.len(),
-        p50_ns: percentile(&mut times, 50),
-        p99_ns: percentile(&mut times, 99),
-        max_ns: percentile(&mut times, 100),
-        bare_n: bare_times.len(),
-        bare_p50_ns: percentile(&mut bare_times, 50),
-        bare_p99_ns: percentile(&mut bare_times, 99),
-        bare_max_ns: percentile(&mut bare_times, 100),
-        missed,
-    })
+    Ok(Wakes { times_ns: times, bare_times_ns: bare_times, missed })
 }
 
 fn bare_wake(bare: &mut Bare) -> Result<u64> {
@@ -585,28 +572,12 @@ fn bare_wake(bare: &mut Bare) -> Result<u64> {
     bail!("the bare wake did not come within {} s", limit.as_secs())
 }
 
-/// The smallest value that at least `percent` of 100 are not above.
-pub(crate) fn percentile(values: &mut [u64], percent: usize) -> u64 {
-    values.sort_unstable();
-    let rank = (values.len() * percent).div_ceil(100).max(1);
-    values.get(rank - 1).copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const RECORD: &[Filled] =
         &[Filled { at_ns: 1000, bytes: 10 }, Filled { at_ns: 2000, bytes: 20 }, Filled { at_ns: 3000, bytes: 40 }];
-
-    #[test]
-    fn percentiles_are_by_nearest_rank() {
-        let mut values: Vec<u64> = (1..=200).rev().collect();
-        for (percent, value) in [(50, 100), (99, 198), (100, 200)] {
-            assert_eq!(percentile(&mut values, percent), value);
-        }
-        assert_eq!(percentile(&mut [7], 99), 7);
-    }
 
     #[test]
     fn the_record_and_the_kernel_are_compared_in_bytes() {

@@ -7,9 +7,9 @@ use super::measured::{At, Idle, Window};
 use super::table::{head, row};
 use crate::bench::figures::{Unit, digits};
 use crate::bench::rivals::EBPF;
-use crate::bench::statistics::Summary;
 use crate::claim::Claim;
 use crate::picture::float;
+use crate::statistics::Summary;
 
 /// What the agent is compared with.
 const OTHER: &str = "earlyoom";

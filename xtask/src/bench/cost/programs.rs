@@ -4,8 +4,8 @@ use super::NS_PER_INSTRUCTION;
 use super::measured::{Hooks, Program, Ran};
 use super::table::{head, row};
 use crate::bench::figures::digits;
-use crate::bench::statistics::Summary;
 use crate::picture::float;
+use crate::statistics::Summary;
 
 /// Some runs of one load.
 struct Load<'h> {

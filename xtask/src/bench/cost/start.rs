@@ -3,9 +3,9 @@
 use super::measured::{Bare, Pair, Start};
 use super::table::{head, row};
 use crate::bench::figures::{Unit, digits};
-use crate::bench::statistics::Summary;
 use crate::claim::Claim;
 use crate::picture::float;
+use crate::statistics::Summary;
 
 /// How many times as long as a bare load it may take, in thousandths.
 const MOST: u64 = 2000;

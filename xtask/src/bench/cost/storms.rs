@@ -4,9 +4,9 @@ use super::NS_PER_INSTRUCTION;
 use super::measured::{StormRun, Storms};
 use super::table::{head, row};
 use crate::bench::figures::digits;
-use crate::bench::statistics::Summary;
 use crate::claim::Claim;
 use crate::picture::{float, signed};
+use crate::statistics::Summary;
 
 /// How many parts in a million longer it may take.
 const SLOWDOWN: u64 = 10_000;

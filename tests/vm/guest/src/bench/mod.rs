@@ -23,6 +23,7 @@ use rival::Rival;
 use round::{BareKill, Round};
 use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, thread};
@@ -211,14 +212,20 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         dice,
     };
     println!("PLAN {}", turns.len());
+    // What is on the terminal is there, too, where the machine does not come to its end.
+    println!("MEASURED {}", serde_json::to_string(&measured)?);
     let begun = host_seconds()?;
     let is_over = || Ok(host_seconds()?.saturating_sub(begun) >= arguments.seconds);
     in_order(&turns, is_over, |index, turn| {
+        let (rounds, bare_kills) = (measured.rounds.len(), measured.bare_kills.len());
+        println!("TURN {}", json!({"rival": turn.rival.as_ref().map(name), "number": turn.number}));
         let played = bench.play(turn, &mut measured);
         let said = played.as_ref().map_or_else(|error| format!("{turn} failed: {error:#}"), String::clone);
         println!("ROUND {} of {} {said}", index + 1, turns.len());
         let failed = played.err().map(|error| turn.failed(&error));
         let went_well = failed.is_none();
+        let (rounds, bare_kills) = (&measured.rounds[rounds..], &measured.bare_kills[bare_kills..]);
+        println!("PART {}", json!({"rounds": rounds, "bare_kills": bare_kills, "failed": failed.as_slice()}));
         measured.failed.extend(failed);
         // After each: what was measured so far survives whatever comes.
         save(&arguments.out, &measured)?;

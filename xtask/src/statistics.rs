@@ -11,21 +11,23 @@ const HALVINGS: u32 = 50;
 
 /// Some values of one figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// How many there are.
-    pub(super) n: usize,
-    pub(super) median: u64,
+    pub(crate) n: usize,
+    pub(crate) median: u64,
     /// Has the median of all possible rounds within it in 95 of 100 benches, however they are distributed. Absent with
     /// fewer than six.
-    pub(super) interval: Option<(u64, u64)>,
-    /// The nearest rank, where there are values enough for one.
-    pub(super) p99: Option<u64>,
-    pub(super) most: u64,
+    pub(crate) interval: Option<(u64, u64)>,
+    /// The nearest rank, where there are values enough for one, and its interval, likewise, where there are enough for one:
+    /// from 368 on.
+    pub(crate) p99: Option<u64>,
+    pub(crate) p99_interval: Option<(u64, u64)>,
+    pub(crate) most: u64,
 }
 
 impl Summary {
     /// Of all these values. Absent where there are none.
-    pub(super) fn of(values: impl Iterator<Item = u64>) -> Option<Self> {
+    pub(crate) fn of(values: impl Iterator<Item = u64>) -> Option<Self> {
         let mut values: Vec<u64> = values.collect();
         values.sort_unstable();
         let (n, most) = (values.len(), *values.last()?);
@@ -34,13 +36,14 @@ impl Summary {
             median: values[(n - 1) / 2].midpoint(values[n / 2]),
             interval: outside(n).map(|outside| (values[outside], values[n - 1 - outside])),
             p99: (n >= P99).then(|| values[(n * 99).div_ceil(100) - 1]),
+            p99_interval: outside_p99(n).map(|(below, above)| (values[below], values[n - 1 - above])),
             most,
         })
     }
 
     /// Whether it is smaller than the other, or the difference may be by chance. Where there are too few values for an
     /// interval, nothing is.
-    pub(super) fn is_first_or_tied(&self, other: &Self) -> bool {
+    pub(crate) fn is_first_or_tied(&self, other: &Self) -> bool {
         let is_tied = match (self.interval, other.interval) {
             (Some((low, high)), Some((others_low, others_high))) => low <= others_high && others_low <= high,
             _ => false,
@@ -49,28 +52,33 @@ impl Summary {
     }
 }
 
-/// How many times as much one median is as another, and between what that is: with 95 % certainty not above the upper end,
+/// How many times as much one median, or p99, is as another, and between what that is: with 95 % certainty not above the upper end,
 /// and with as much not below the lower one, because each is of two ends that are both missed on one side in 2.5 of 100
 /// benches. No interval where one of the two has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ratio {
-    pub(super) median: f64,
-    pub(super) interval: Option<(f64, f64)>,
+pub(crate) struct Ratio {
+    pub(crate) value: f64,
+    pub(crate) interval: Option<(f64, f64)>,
 }
 
 impl Ratio {
-    pub(super) fn of(own: &Summary, other: &Summary) -> Self {
+    pub(crate) fn of(own: &Summary, other: &Summary) -> Self {
+        Self::between((own.median, own.interval), (other.median, other.interval))
+    }
+
+    /// The same of p99s. Absent where one of the two has none.
+    pub(crate) fn of_p99s(own: &Summary, other: &Summary) -> Option<Self> {
+        Some(Self::between((own.p99?, own.p99_interval), (other.p99?, other.p99_interval)))
+    }
+
+    fn between(own: (u64, Option<(u64, u64)>), other: (u64, Option<(u64, u64)>)) -> Self {
         let by = |own: u64, other: u64| float(own) / float(other.max(1));
-        let intervals = own.interval.zip(other.interval);
-        Self {
-            median: by(own.median, other.median),
-            interval: intervals
-                .map(|((low, high), (other_low, other_high))| (by(low, other_high), by(high, other_low))),
-        }
+        let ends = |((low, high), (other_low, other_high))| (by(low, other_high), by(high, other_low));
+        Self { value: by(own.0, other.0), interval: own.1.zip(other.1).map(ends) }
     }
 
     /// Whether it is at most so much; absent where that is within the interval, or there is none.
-    pub(super) fn is_at_most(&self, most: f64) -> Option<bool> {
+    pub(crate) fn is_at_most(&self, most: f64) -> Option<bool> {
         let (low, high) = self.interval?;
         if high <= most { Some(true) } else { (low > most).then_some(false) }
     }
@@ -82,9 +90,18 @@ fn outside(n: usize) -> Option<usize> {
     (0..n.div_ceil(2)).take_while(|outside| 2.0 * at_most(*outside, n, 0.5) <= ERROR).last()
 }
 
+/// How many of `n` sorted values are left out below and above the interval for their p99. Absent where even all of them are
+/// not enough. A value is above the p99 as often as one of a hundred is drawn.
+fn outside_p99(n: usize) -> Option<(usize, usize)> {
+    const SHARE: f64 = 0.01;
+    let above = (0..n).take_while(|above| at_most(*above, n, SHARE) <= ERROR / 2.0).last()?;
+    let below = (1..=n).find(|above| 1.0 - at_most(above - 1, n, SHARE) <= ERROR / 2.0)?;
+    Some((n - below, above))
+}
+
 /// The share that all possible rounds have at most, where it was seen in `seen` of `n`, with 95 % certainty: the
 /// one-sided bound of Clopper and Pearson, which with none seen is close to 3/n. Absent without rounds.
-pub(super) fn share_at_most(seen: usize, n: usize) -> Option<f64> {
+pub(crate) fn share_at_most(seen: usize, n: usize) -> Option<f64> {
     if seen >= n {
         return (n > 0).then_some(1.0);
     }
@@ -123,7 +140,7 @@ mod tests {
     #[test]
     fn a_median_is_the_middle_and_a_p99_takes_a_hundred() {
         assert_eq!(Summary::of(std::iter::empty()), None);
-        assert_eq!(summary(&[7]), Summary { n: 1, median: 7, interval: None, p99: None, most: 7 });
+        assert_eq!(summary(&[7]), Summary { n: 1, median: 7, interval: None, p99: None, p99_interval: None, most: 7 });
         assert_eq!(summary(&[9, 1, 4, 2]).median, 3);
         let ninety_nine: Vec<u64> = (1..=99).collect();
         assert_eq!((summary(&ninety_nine).p99, summary(&ninety_nine).median), (None, 50));
@@ -144,6 +161,22 @@ mod tests {
         let values: Vec<u64> = (1..=20).collect();
         assert_eq!(summary(&values).interval, Some((6, 15)));
         assert!(outside(5000).is_some_and(|outside| (2400..2500).contains(&outside)));
+    }
+
+    /// The number of values above the p99 is binomial: of 3,000 it is within 20 to 41, and as improbable beside it on each
+    /// side (quantiles 0.025 and 0.975 of Bin(3000, 0.01)).
+    #[test]
+    fn the_interval_of_a_p99_has_the_ranks_of_the_binomial_distribution() {
+        assert_eq!(outside_p99(367), None);
+        assert_eq!(outside_p99(368).map(|(_, above)| above), Some(0));
+        let values: Vec<u64> = (1..=3000).collect();
+        let summary = summary(&values);
+        assert_eq!((summary.p99, summary.p99_interval), (Some(2970), Some((2959, 2981))));
+        let doubled = self::summary(&values.iter().map(|value| value * 2).collect::<Vec<_>>());
+        let ratio = Ratio::of_p99s(&doubled, &summary).expect("values enough");
+        assert!((ratio.value - 2.0).abs() < 1e-9);
+        assert_eq!(ratio.interval, Some((5918.0 / 2981.0, 5962.0 / 2959.0)));
+        assert_eq!(Ratio::of_p99s(&doubled, &self::summary(&[7])), None);
     }
 
     #[test]
@@ -168,12 +201,12 @@ mod tests {
         let own = summary(&[30, 32, 34, 36, 38, 40]);
         let other = summary(&[20, 20, 20, 20, 25, 25]);
         let ratio = Ratio::of(&own, &other);
-        assert_eq!(ratio, Ratio { median: 1.75, interval: Some((1.2, 2.0)) });
+        assert_eq!(ratio, Ratio { value: 1.75, interval: Some((1.2, 2.0)) });
         for (most, expected) in [(2.0, Some(true)), (1.9, None), (1.2, None), (1.1, Some(false))] {
             assert_eq!(ratio.is_at_most(most), expected, "{most}");
         }
         let few = Ratio::of(&summary(&[30]), &other);
-        assert_eq!((few.median, few.interval, few.is_at_most(9.0)), (1.5, None, None));
+        assert_eq!((few.value, few.interval, few.is_at_most(9.0)), (1.5, None, None));
     }
 
     #[test]
