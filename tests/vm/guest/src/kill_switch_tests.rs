@@ -11,10 +11,13 @@ use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The default of `machine.killSwitch`.
 const SWITCH: &str = "/etc/plimsoll/kill-switch";
+
+/// How soon after the file appears every action is one in shadow, and readiness reports it.
+const OBEYED: Duration = Duration::from_secs(1);
 
 /// How far below what is available the threshold is, in MiB, and what the process takes that crosses it.
 const ROOM: u64 = 96;
@@ -40,8 +43,9 @@ fn would_evict(scene: &Scene, victim: &Cgroup) -> bool {
     scene.agent.plans().iter().any(evicts)
 }
 
-/// The file appears, with its directory, while a process grows past the threshold: it is not killed, nor stopped by the
-/// agent or the kernel, and what would be done is reported. The file goes, and the process is killed.
+/// The file appears, with its directory, while a process grows past the threshold: within a second the agent shadows, and it
+/// is not killed, nor stopped by the agent or the kernel, and what would be done is reported. The file goes, and the process
+/// is killed.
 pub(crate) fn thrown_and_taken_back() -> Result<()> {
     let removed = Removed;
     // That of an initial file system in memory is writable by all, and then no file in it counts.
@@ -55,7 +59,9 @@ pub(crate) fn thrown_and_taken_back() -> Result<()> {
     fs::write(SWITCH, "")?;
     let thrown = Instant::now();
     scene.agent.wait_shadowing(PATIENCE)?;
-    figure("kill-switch", &[("shadows_after_ms", &thrown.elapsed().as_millis())]);
+    let obeyed = thrown.elapsed();
+    figure("kill-switch", &[("shadows_after_ms", &obeyed.as_millis())]);
+    ensure!(obeyed <= OBEYED, "it shadows {obeyed:?} after the switch was thrown");
     ensure!(scene.agent.killed() == 0, "the process crossed the threshold before the switch was thrown");
     hog.wait_taken(HOG, PATIENCE).with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     wait_for("what would be done is reported", PATIENCE, || Ok(would_evict(&scene, &victim)))
