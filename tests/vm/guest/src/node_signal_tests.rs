@@ -167,24 +167,31 @@ const TASKS: u64 = 700;
 const TASKS_LEFT: u64 = 500;
 const BOMB: u64 = 400;
 
-/// A fork bomb in a container crosses a threshold on pid.available: its pod alone is evicted, and no runtime's process.
+/// A fork bomb in a container crosses a threshold on pid.available: its pod alone is evicted, and no runtime's process. The
+/// condition ends, and a new pod runs.
 pub(crate) fn fork_bomb() -> Result<()> {
     let mut node = Node::new()?;
     let bystander = node.bystander()?;
     let bomb = node.pod("bomb", Class::BestEffort, USUAL)?;
     let container = bomb.start_held(&node.client, "main", &["fork", "--mib", "1"])?;
-    node.start_agent(&format!("evictionHard: {{memory.available: \"{FAR}\", pid.available: \"{TASKS_LEFT}\"}}\n"))?;
+    node.start_agent(&format!(
+        "evictionHard: {{memory.available: \"{FAR}\", pid.available: \"{TASKS_LEFT}\"}}\n\
+         evictionPressureTransitionPeriod: {}s\n",
+        TRANSITION.as_secs()
+    ))?;
     let scope = Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", bomb.path()))?;
     scope.write("pids.max", &BOMB.to_string())?;
     let limits = TaskLimits::open()?;
     let _limit = KernelSetting::begin("/proc/sys/kernel/pid_max", &(limits.read()?.tasks + TASKS).to_string())?;
     bomb.let_go()?;
     expect_dead(&bomb)?;
+    await_metric("plimsoll_pid_pressure 1", PATIENCE)?;
     wait_for("the machine can have more tasks again", PATIENCE, || Ok(limits.read()?.available() > TASKS_LEFT))?;
     let plan = eviction_of(&bomb)?;
     let by = acting(&plan)?;
     ensure!(by["signal"] == "pid.available" && number(by, "at")? == TASKS_LEFT, "{plan}");
-    await_metric("plimsoll_pid_pressure 1", PATIENCE)?;
+    await_metric("plimsoll_pid_pressure 0", PATIENCE)?;
+    node.expect_room()?;
     node.end(&[&bomb], &[&bystander])
 }
 
@@ -194,7 +201,8 @@ const ALLOCATABLE_LEFT: u64 = 64;
 const CALM: u64 = 48;
 
 /// Pods come near to what is allocatable while the machine has plenty: the one that grew is evicted before the kernel kills
-/// at the limit of all pods, and neither the other pod nor a larger service outside.
+/// at the limit of all pods, and neither the other pod nor a larger service outside. What is left to pods is above the
+/// threshold then, the condition ends, and a new pod runs.
 pub(crate) fn allocatable_memory() -> Result<()> {
     let mut node = Node::new()?;
     let calm = node.pod("calm", Class::Burstable, USUAL)?;
@@ -208,9 +216,14 @@ pub(crate) fn allocatable_memory() -> Result<()> {
     wait_for("all pods have a limit", PATIENCE, || {
         Ok(all.read("memory.max")?.trim() == (ALLOCATABLE * MIB).to_string())
     })?;
-    node.start_agent(&format!("evictionHard: {{memory.available: {ALLOCATABLE_LEFT}Mi}}\n"))?;
+    node.start_agent(&format!(
+        "evictionHard: {{memory.available: {ALLOCATABLE_LEFT}Mi}}\nevictionPressureTransitionPeriod: {}s\n",
+        TRANSITION.as_secs()
+    ))?;
     growing.let_go()?;
     expect_dead(&growing)?;
+    await_metric(PRESSURE, PATIENCE)?;
+    wait_for("pods can take more again", PATIENCE, || Ok(all.current()? < (ALLOCATABLE - ALLOCATABLE_LEFT) * MIB))?;
     let plan = eviction_of(&growing)?;
     let by = acting(&plan)?;
     ensure!(plan["slice"] == "pods" && by["signal"] == "allocatableMemory.available", "{plan}");
@@ -220,6 +233,8 @@ pub(crate) fn allocatable_memory() -> Result<()> {
     let events = all.read("memory.events")?;
     ensure!(named(&events, "oom_kill") == Some(0), "the kernel killed at the limit of all pods: {events}");
     ensure!(outside.populated()?, "the service outside died; {}", logged());
+    await_metric(NO_PRESSURE, PATIENCE)?;
+    node.expect_room()?;
     node.end(&[&growing], &[&calm])
 }
 
