@@ -1,16 +1,16 @@
 //! The kill switch, thrown while a process grows, and a dry run.
 
-use crate::agent::{Agent, Settings, tail};
+use crate::agent::{Agent, Settings, replayed, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
 use crate::machine::wait_for;
-use crate::scenarios::counted;
+use crate::scenarios::{counted, evictions, expect_alike, reported};
 use crate::scene::{PATIENCE, Scene};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The default of `machine.killSwitch`.
@@ -85,10 +85,13 @@ pub(crate) fn thrown_and_taken_back() -> Result<()> {
 
 /// An agent in a dry run does nothing while a process grows past the threshold, reports what it would do, and leaves the
 /// right to act to an agent that is started later, which kills the next process. One that is started while memory is short
-/// does not know what took it, and may evict nothing.
+/// does not know what took it, and may evict nothing. What the first one traces of both processes gives the same plans when
+/// it is replayed as of an agent that acts.
 pub(crate) fn dry_run() -> Result<()> {
+    let folder = PathBuf::from("/run/trace-dry-run");
     let mut scene = Scene::launch_with(ROOM, |settings| {
         settings.kernel_brake = true;
+        settings.trace = Some(folder.clone());
         settings.environment.push(("PLIMSOLL_SHADOW", "true".into()));
     })?;
     scene.agent.wait_shadowing(PATIENCE)?;
@@ -103,12 +106,17 @@ pub(crate) fn dry_run() -> Result<()> {
     ensure!(acting < 0.5 && scene.agent.killed() == 0, "it acts: {acting}");
     ensure!(hog.child.try_wait()?.is_none(), "the process was killed");
     drop(hog);
-    let second = Settings { port: scene.settings.port + 1, environment: Vec::new(), ..scene.settings.clone() };
+    let port = scene.settings.port + 1;
+    let second = Settings { port, trace: None, environment: Vec::new(), ..scene.settings.clone() };
     let second = Agent::start(&second)?;
     let mut hog = Hog::start("anon", victim.path(), HOG, &["--rate", "40", "--hold", "300"])?;
     wait_for("the other agent kills the process", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))
         .with_context(|| format!("the log ends with: {}", tail(&second.text())))?;
     second.stop()?;
     ensure!(scene.agent.killed() == 0, "both acted");
-    scene.end()
+    let configuration = scene.agent.configuration().to_owned();
+    scene.end()?;
+    let reported = reported(&folder.join("trace.jsonl"))?;
+    ensure!(!evictions(&reported, &victim).is_empty(), "no plan of the trace evicts the process: {reported:?}");
+    expect_alike(&reported, &replayed(&folder.join("trace.jsonl"), &configuration)?)
 }

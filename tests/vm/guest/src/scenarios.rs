@@ -103,7 +103,7 @@ pub(crate) fn reported(trace: &Path) -> Result<Vec<Value>> {
 }
 
 /// Those that evict a workload.
-fn evictions<'a>(plans: &'a [Value], victim: &Cgroup) -> Vec<&'a Value> {
+pub(crate) fn evictions<'a>(plans: &'a [Value], victim: &Cgroup) -> Vec<&'a Value> {
     let evicts = |plan: &&Value| {
         let mut actions = plan["actions"].as_array().into_iter().flatten();
         actions.any(|action| action["action"] == "evict" && action["cgroup"] == victim.name())
