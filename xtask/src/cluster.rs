@@ -2,9 +2,11 @@
 
 mod control_plane;
 pub(crate) mod kube;
+mod monitor;
 mod node;
 mod ports;
 mod processes;
+mod saved;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -27,7 +29,7 @@ enum Action {
     /// Start the control plane on the loopback, and wait until it is ready: etcd, kube-apiserver,
     /// kube-controller-manager, kube-scheduler. Their logs are in target/cluster.
     Up {
-        /// With a node: a virtual machine with containerd and a kubelet.
+        /// With a node: a virtual machine with containerd and a kubelet. It is booted once, saved, and restored from then on.
         #[arg(long)]
         node: bool,
     },
@@ -54,7 +56,7 @@ pub(crate) fn needs(arguments: &Arguments) -> anyhow::Result<Vec<Need>> {
 /// Runs the action; the exit code is kubectl's where that is what was run.
 pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     install::all(&needs(arguments)?)?;
-    let plane = ControlPlane::here();
+    let mut plane = ControlPlane::here();
     match &arguments.action {
         Action::Up { node } => {
             plane.up(*node)?;
@@ -102,7 +104,7 @@ pub(crate) fn beside<T>(
     with_node: bool,
     work: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let plane = ControlPlane::guarded(folder)?;
+    let mut plane = ControlPlane::guarded(folder)?;
     plane.up(with_node)?;
     let done = work(&plane.kubeconfig());
     plane.end()?;

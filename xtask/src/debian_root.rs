@@ -22,7 +22,7 @@ const SIZE: &str = "4G";
 /// What has to be free to make one: the tree, its packages and the image.
 const NEEDED_BYTES: u64 = 3 << 30;
 /// The agent's unit, its configuration, and where a package would put them.
-const INSTALLED: [(&str, &str); 2] = [
+pub(crate) const INSTALLED: [(&str, &str); 2] = [
     ("usr/lib/systemd/system/plimsoll.service", include_str!("../../agent/deploy/plimsoll.service")),
     ("etc/plimsoll/plimsoll.yaml", include_str!("../../agent/deploy/plimsoll.yaml")),
 ];

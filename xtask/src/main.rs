@@ -73,7 +73,7 @@ enum Command {
     /// Write what the verifier takes for each program on each kernel into the table that a test compares with.
     Verified,
     /// Boot a Debian kernel under QEMU, run one command in it, and end with its exit code.
-    Vm(vm::Arguments),
+    Vm(Box<vm::Arguments>),
 }
 
 impl Command {

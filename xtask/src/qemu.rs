@@ -56,6 +56,9 @@ impl Processor {
 pub(crate) fn machine(arguments: &Arguments, processor: Processor, accelerated: bool) -> anyhow::Result<Command> {
     let mut qemu = Command::new(format!("qemu-system-{}", processor.name()));
     qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-m", &arguments.memory]);
+    if let Some(socket) = &arguments.monitor {
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", escaped(socket)));
+    }
     if arguments.network {
         let forwards = arguments.tunnel.as_deref().map_or(Ok(String::new()), tunnel::open)?;
         qemu.arg("-nic").arg(format!("user,model=virtio-net-pci{forwards}"));

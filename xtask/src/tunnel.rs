@@ -9,14 +9,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::ports;
 
-/// What can be reached: a kubelet, and an agent's metrics where they are not on the machine's loopback.
-const REACHED: [u16; 2] = [10250, 9464];
+/// Where a node waits for the programs that it goes on with (`tests/vm/guest/src/kubelet.rs`).
+pub(crate) const PROGRAMS: u16 = 10251;
+/// What can be reached: a kubelet, an agent's metrics where they are not on the machine's loopback, and that.
+const REACHED: [u16; 3] = [10250, 9464, PROGRAMS];
 /// How long the head of a request may be.
 const HEAD: usize = 4096;
+/// The answer to a request from when both sides are connected.
+const OK: &[u8; 19] = b"HTTP/1.1 200 OK\r\n\r\n";
 
 /// Listens for as long as this process runs. What QEMU's user network needs to hand on to the machine: each port that is
 /// reached, from a port of this host's loopback that is free now.
@@ -42,6 +46,16 @@ pub(crate) fn open(socket: &Path) -> anyhow::Result<String> {
     Ok(forwards)
 }
 
+/// A connection to a port of the machine.
+pub(crate) fn connect(socket: &Path, port: u16) -> anyhow::Result<UnixStream> {
+    let mut tunnel = UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+    write!(tunnel, "CONNECT machine:{port} HTTP/1.1\r\n\r\n")?;
+    let mut answer = [0; OK.len()];
+    tunnel.read_exact(&mut answer).context("the tunnel ended")?;
+    ensure!(answer == *OK, "the machine is not reached: {}", String::from_utf8_lossy(&answer).trim_end());
+    Ok(tunnel)
+}
+
 /// Answers one request, and hands on what both sides send until both have ended.
 fn serve(mut client: UnixStream, ports: &[(u16, u16)]) -> io::Result<()> {
     let asked = target(&mut client)?;
@@ -51,7 +65,7 @@ fn serve(mut client: UnixStream, ports: &[(u16, u16)]) -> io::Result<()> {
     let Ok(machine) = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)) else {
         return client.write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n");
     };
-    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    client.write_all(OK)?;
     let (mut from, mut to) = (client.try_clone()?, machine.try_clone()?);
     let upwards = thread::spawn(move || {
         let copied = io::copy(&mut from, &mut to);
@@ -84,8 +98,6 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    const OK: &str = "HTTP/1.1 200 OK\r\n\r\n";
-
     /// What a client gets that sends this, where the machine's port 10250 is `port` here, and then `more` where it may.
     fn answered(port: u16, sent: &str, more: &str) -> String {
         let (client, mut here) = UnixStream::pair().expect("a pair");
@@ -114,7 +126,7 @@ mod tests {
         });
         let answer = answered(port, "CONNECT 10.0.2.15:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "hello");
         echo.join().expect("no panic");
-        assert_eq!(answer, format!("{OK}HELLO"));
+        assert_eq!(answer.as_bytes(), [OK, &b"HELLO"[..]].concat());
     }
 
     #[test]
@@ -139,7 +151,7 @@ mod tests {
             let forwards = open(&socket).expect("it listens");
             let ends: Vec<&str> = forwards.split(",hostfwd=tcp:127.0.0.1:").skip(1).collect();
             assert!(
-                ends.len() == 2 && ends[0].ends_with("-:10250") && ends[1].ends_with("-:9464"),
+                ends.len() == 3 && ends[0].ends_with("-:10250") && ends[1].ends_with("-:9464"),
                 "{forwards} {again}"
             );
         }

@@ -29,6 +29,10 @@ pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";
 const STARTED: &str = "started";
 /// Where programs for machines are left, a folder for each build, and what a machine needs while it runs.
 const PLACE: &str = "target/vm";
+/// What a machine is saved into: what it has written to its root, as qcow2, and its memory with the state of its devices, as
+/// QEMU's migration has it.
+pub(crate) const SAVED_DISK: &str = "disk.qcow2";
+pub(crate) const SAVED_MEMORY: &str = "memory";
 
 /// What to boot and what to run in it.
 #[derive(Clone, clap::Args)]
@@ -75,6 +79,13 @@ pub(crate) struct Arguments {
     /// A Unix socket that is made, on which HTTP CONNECT reaches a kubelet and an agent's metrics in the machine.
     #[arg(long, value_name = "SOCKET", requires = "network")]
     pub(crate) tunnel: Option<PathBuf>,
+    /// A Unix socket that is made, on which QEMU is spoken to in its own protocol (QMP).
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) monitor: Option<PathBuf>,
+    /// Restore a machine that was saved into this directory, with a root with systemd and all else as it had. It stands still
+    /// until the monitor has it continue.
+    #[arg(long, value_name = "DIRECTORY", requires = "monitor", conflicts_with_all = ["kvm", "shell"])]
+    saved: Option<PathBuf>,
     /// A further disk, which is read alone: a file with a file system. Can be given more than once.
     #[arg(long = "disk", value_name = "FILE")]
     pub(crate) disks: Vec<PathBuf>,
@@ -143,6 +154,8 @@ impl Arguments {
             agent: Build::FaultInjection,
             network: false,
             tunnel: None,
+            monitor: None,
+            saved: None,
             disks: Vec::new(),
             file: Vec::new(),
             out: None,
@@ -157,6 +170,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
     ensure!(
         arguments.packages.is_empty() || arguments.root == Root::Systemd,
         "--package is for `--root systemd`: other roots have no packages"
+    );
+    ensure!(
+        arguments.saved.is_none() || arguments.root == Root::Systemd,
+        "--saved is for `--root systemd`: of other roots no disk is saved"
     );
     install::all(&arguments.needs()?)?;
     arguments.agent.run(Processor::of(&arguments.kernel))?;
@@ -316,7 +333,9 @@ fn start(
             last = line;
         }
     };
-    let waited = wait(&mut child, arguments.limit(), || started(&result), &mut forward);
+    // It had started before it was saved.
+    let has_started = || arguments.saved.is_some() || started(&result);
+    let waited = wait(&mut child, arguments.limit(), has_started, &mut forward);
     if let Some(reader) = reader {
         let _ = reader.join();
     }
@@ -326,7 +345,7 @@ fn start(
         Waited::NotStarted => return Ok(Start::Dead(dead(&format!("within {} s", BOOT.as_secs()), &last))),
     };
     ensure!(status.success(), "QEMU ended with {status}");
-    if !started(&result) {
+    if !has_started() {
         return Ok(Start::Dead(dead("before the machine ended", &last)));
     }
     if let Some(directory) = &arguments.out {
@@ -398,15 +417,23 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
     let mut qemu = qemu::machine(arguments, kernel.processor, accelerated)?;
     qemu.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
     let mut append = qemu::parameters(kernel.processor, accelerated);
-    let disk = match arguments.root {
+    let drive = match arguments.root {
         Root::Initramfs => None,
-        Root::Ext4 => Some((files.ext4(place)?, "")),
+        Root::Ext4 => Some(format!("file={},format=raw", qemu::escaped(&files.ext4(place)?))),
         // What is written goes into a file that has no name, so that one image serves many machines.
-        Root::Systemd => Some((debian_root::get(&arguments.kernel, &arguments.packages)?, ",snapshot=on")),
+        Root::Systemd => {
+            let image = qemu::escaped(&debian_root::get(&arguments.kernel, &arguments.packages)?);
+            Some(match &arguments.saved {
+                None => format!("file={image},format=raw,snapshot=on"),
+                Some(folder) => format!(
+                    "file={},format=qcow2,backing.driver=raw,backing.file.filename={image},snapshot=on",
+                    qemu::escaped(&folder.join(SAVED_DISK))
+                ),
+            })
+        }
     };
-    if let Some((image, options)) = disk {
-        let drive = format!("file={},if=virtio,format=raw,cache=unsafe{options}", qemu::escaped(&image));
-        qemu.env("TMPDIR", place).arg("-drive").arg(drive);
+    if let Some(drive) = drive {
+        qemu.env("TMPDIR", place).arg("-drive").arg(drive + ",if=virtio,cache=unsafe");
         append.push_str(" plimsoll.root=/dev/vda");
     }
     for disk in &arguments.disks {
@@ -421,6 +448,11 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
         append.push_str(more);
     }
     qemu.args(["-append", &append]);
+    if let Some(folder) = &arguments.saved {
+        let memory = folder.join(SAVED_MEMORY).display().to_string();
+        ensure!(!memory.contains('\''), "QEMU's shell cannot read {memory}");
+        qemu.arg("-incoming").arg(format!("exec:cat '{memory}'"));
+    }
     Ok(qemu)
 }
 
@@ -459,6 +491,7 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
         packages: Vec::new(),
         out: None,
         tunnel: None,
+        monitor: None,
         disks: Vec::new(),
         file: Vec::new(),
         ..arguments.clone()

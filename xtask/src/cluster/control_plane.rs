@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::ports::Ports;
+use super::monitor::Monitor;
+use super::ports::{self, Ports};
 use super::processes::{self, Guard, Process};
+use super::saved::{self, Saved};
 use super::{kube, node};
 use crate::run;
 
@@ -21,6 +23,8 @@ pub(super) const NODE: &str = "node-1";
 const PATIENCE: Duration = Duration::from_mins(2);
 /// How long the node may take until it is ready; a minute or two on two idle processors.
 const NODE_PATIENCE: Duration = Duration::from_mins(8);
+/// How long one that was saved may take.
+const RESTORE_PATIENCE: Duration = Duration::from_mins(2);
 
 /// A control plane, whether or not it runs.
 pub(super) struct ControlPlane {
@@ -70,25 +74,80 @@ impl ControlPlane {
 
     /// Starts it, and the node where that is asked for, and waits until it is ready. Where it does not become ready, all
     /// that was started is ended again.
-    pub(super) fn up(&self, with_node: bool) -> anyhow::Result<()> {
+    pub(super) fn up(&mut self, with_node: bool) -> anyhow::Result<()> {
         let running = self.running()?;
         if !running.is_empty() {
             let names: Vec<&str> = running.iter().map(|process| &process.name[..]).collect();
             bail!("{} still run: end them with `cargo xtask cluster down`", names.join(", "));
         }
-        // Of an earlier cluster; its certificates may be for another release.
-        match fs::remove_dir_all(&self.folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot clear {}", self.folder.display()));
-            }
-            _ => fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display()))?,
-        }
-        self.certificates()?;
-        let started = self.start(with_node);
+        let started = if with_node { self.up_with_node() } else { self.boot(false) };
         if started.is_err() {
             self.down()?;
         }
         started
+    }
+
+    /// With the node that was saved, which is made first unless there is one. Where that fails, with one that is booted anew.
+    fn up_with_node(&mut self) -> anyhow::Result<()> {
+        node::build()?;
+        let others = Ports { api: ports::OF_A_SAVED_NODE, ..self.ports };
+        let own = std::mem::replace(&mut self.ports, others);
+        let Err(error) = self.up_with_saved_node() else { return Ok(()) };
+        println!("no saved node is used, and one is booted: {error:#}");
+        self.down()?;
+        self.ports = own;
+        self.boot(true)?;
+        node::hand_over(&self.folder)
+    }
+
+    fn up_with_saved_node(&self) -> anyhow::Result<()> {
+        let saved = Saved::current()?;
+        // Whichever command has restored one meanwhile has the port by now.
+        ensure!(self.ports.api_is_free(), "port {}, which it has in its kubeconfig, is in use", self.ports.api);
+        saved.ensure(|folder| self.make(folder))?;
+        let restored = self.restore(&saved);
+        if restored.is_err() {
+            saved.remove();
+        }
+        restored
+    }
+
+    /// Boots a node, and saves it into this directory with what is here of the control plane.
+    fn make(&self, folder: &Path) -> anyhow::Result<()> {
+        let plane = Self { folder: self.folder.clone(), ports: self.ports, guard: Some(Guard::start()?) };
+        let made = plane.boot(true).and_then(|()| plane.save(folder));
+        plane.end()?;
+        made
+    }
+
+    /// Ends the control plane, too.
+    fn save(&self, folder: &Path) -> anyhow::Result<()> {
+        let mut monitor = Monitor::connect(&node::monitor(&self.folder))?;
+        monitor.stop()?;
+        // At once, so that etcd has what the node has seen, and does not learn that it is silent.
+        for process in self.running()?.iter().rev().filter(|process| process.name != NODE) {
+            process.end()?;
+        }
+        monitor.save(folder)?;
+        saved::copy(&self.folder, folder)
+    }
+
+    /// Starts the control plane with what is saved of it, and has the node continue.
+    fn restore(&self, saved: &Saved) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        self.clear()?;
+        saved.bring(&self.folder)?;
+        let mut running = Vec::new();
+        // It reads its memory while the control plane starts.
+        self.start_node(Some(&saved.place()), &mut running)?;
+        self.start(true, &mut running)?;
+        let before = self.lease()?;
+        let resume = || Monitor::connect(&node::monitor(&self.folder))?.resume();
+        self.wait(&running, RESTORE_PATIENCE, "the machine is restored", resume)?;
+        node::hand_over(&self.folder)?;
+        self.wait_for_node(&running, RESTORE_PATIENCE, &before)?;
+        println!("the saved node is ready after {} s", begun.elapsed().as_secs());
+        Ok(())
     }
 
     /// Ends what runs of it, the last one first; how many those were.
@@ -104,6 +163,16 @@ impl ControlPlane {
     pub(super) fn end(self) -> anyhow::Result<()> {
         self.down()?;
         self.guard.map_or(Ok(()), Guard::done)
+    }
+
+    /// Removes what is left of an earlier cluster; its certificates may be for another release.
+    fn clear(&self) -> anyhow::Result<()> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot clear {}", self.folder.display()))
+            }
+            _ => fs::create_dir_all(&self.folder).with_context(|| format!("cannot make {}", self.folder.display())),
+        }
     }
 
     /// Certificates and kubeconfigs, as kubeadm makes them for every cluster.
@@ -128,34 +197,67 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start(&self, with_node: bool) -> anyhow::Result<()> {
+    /// Starts all of it with certificates of its own and nothing stored.
+    fn boot(&self, with_node: bool) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        self.clear()?;
+        self.certificates()?;
         let mut running = Vec::new();
-        let mut api_server = self.api_server();
-        if with_node {
-            api_server.push(self.egress()?);
-        }
-        for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", api_server)] {
-            self.start_one(name, &arguments, &mut running)?;
-        }
-        self.wait(&running, PATIENCE, "the API server is ready", &["get", "--raw", "/readyz"])?;
-        for name in ["kube-controller-manager", "kube-scheduler"] {
-            self.start_one(name, &self.client(name), &mut running)?;
-        }
+        self.start(with_node, &mut running)?;
         // As kubeadm grants it: a kubelet asks whether the API server may have what it proxies.
         let role = ["--clusterrole=system:kubelet-api-admin", "--user=kube-apiserver-kubelet-client"];
         run::text(
             self.kubectl()?.args(["create", "clusterrolebinding", "kubeadm:apiserver-kubelet-client"]).args(role),
         )?;
         // The controllers make it: pods cannot be made before.
-        let account = ["--namespace", "default", "get", "serviceaccount", "default"];
-        self.wait(&running, PATIENCE, "the controllers run", &account)?;
+        let account = || self.ask(&["--namespace", "default", "get", "serviceaccount", "default"]);
+        self.wait(&running, PATIENCE, "the controllers run", account)?;
         if with_node {
             println!("the control plane is ready; the node boots");
-            self.add(Process::start(NODE, &self.folder, &mut node::command(&self.folder)?)?, &mut running)?;
-            let ready = ["wait", "--for=condition=Ready", "--timeout=5s", &format!("node/{NODE}")];
-            self.wait(&running, NODE_PATIENCE, "the node is ready", &ready)?;
+            self.start_node(None, &mut running)?;
+            self.wait_for_node(&running, NODE_PATIENCE, "")?;
+            println!("the node is ready after {} s", begun.elapsed().as_secs());
         }
         Ok(())
+    }
+
+    /// Starts the servers.
+    fn start(&self, with_node: bool, running: &mut Vec<Process>) -> anyhow::Result<()> {
+        let mut api_server = self.api_server();
+        if with_node {
+            api_server.push(self.egress()?);
+        }
+        for (name, arguments) in [("etcd", self.etcd()), ("kube-apiserver", api_server)] {
+            self.start_one(name, &arguments, running)?;
+        }
+        self.wait(running, PATIENCE, "the API server is ready", || self.ask(&["get", "--raw", "/readyz"]))?;
+        for name in ["kube-controller-manager", "kube-scheduler"] {
+            self.start_one(name, &self.client(name), running)?;
+        }
+        Ok(())
+    }
+
+    fn start_node(&self, saved: Option<&Path>, running: &mut Vec<Process>) -> anyhow::Result<()> {
+        self.add(Process::start(NODE, &self.folder, &mut node::command(&self.folder, saved)?)?, running)
+    }
+
+    /// Waits until the node is ready, and has renewed its lease: that is not `before`. etcd has an older word of both.
+    fn wait_for_node(&self, running: &[Process], patience: Duration, before: &str) -> anyhow::Result<()> {
+        self.wait(running, patience, "the node is ready", || {
+            self.ask(&["wait", "--for=condition=Ready", "--timeout=5s", &format!("node/{NODE}")])?;
+            ensure!(self.lease()? != before, "it has not renewed its lease");
+            Ok(())
+        })
+    }
+
+    /// When the node has renewed its lease.
+    fn lease(&self) -> anyhow::Result<String> {
+        self.ask(&["--namespace", "kube-node-lease", "get", "lease", NODE, "--output", "jsonpath={.spec.renewTime}"])
+    }
+
+    /// What kubectl prints.
+    fn ask(&self, call: &[&str]) -> anyhow::Result<String> {
+        run::text(self.kubectl()?.args(["--request-timeout", "5s"]).args(call))
     }
 
     fn start_one(&self, name: &str, arguments: &[String], running: &mut Vec<Process>) -> anyhow::Result<()> {
@@ -172,12 +274,20 @@ impl ControlPlane {
         processes::write(&self.list(), running)
     }
 
-    /// Waits until this call of kubectl succeeds. An error where a process ends before, or it takes too long.
-    fn wait(&self, running: &[Process], patience: Duration, until: &str, call: &[&str]) -> anyhow::Result<()> {
+    /// Waits until this succeeds. An error where a process ends before, or it takes too long.
+    fn wait<T>(
+        &self,
+        running: &[Process],
+        patience: Duration,
+        until: &str,
+        attempt: impl Fn() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         let begun = Instant::now();
         loop {
-            let answer = run::text(self.kubectl()?.args(["--request-timeout", "5s"]).args(call));
-            let Err(error) = answer else { return Ok(()) };
+            let error = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
             for process in running {
                 process.ensure_runs()?;
             }
@@ -253,7 +363,7 @@ impl ControlPlane {
     /// The flag that has the API server reach nodes by the tunnel of the only one.
     fn egress(&self) -> anyhow::Result<String> {
         let file = self.folder.join("egress.json");
-        let uds = serde_json::json!({"udsName": node::tunnel(&self.folder)});
+        let uds = serde_json::json!({"udsName": node::socket(&self.folder)});
         let connection = serde_json::json!({"proxyProtocol": "HTTPConnect", "transport": {"uds": uds}});
         let selection = serde_json::json!({
             "apiVersion": "apiserver.k8s.io/v1beta1",

@@ -61,16 +61,7 @@ pub(crate) fn start(driver: Driver) -> Result<Client> {
 
 /// The same with directories that are not the usual ones.
 pub(crate) fn start_at(driver: Driver, places: Option<Places>) -> Result<Client> {
-    if property(UNIT, "ActiveState")? != "active" {
-        let hosts = Path::new("/etc/hosts");
-        if !hosts.exists() {
-            // Each sandbox gets a copy.
-            fs::write(hosts, "127.0.0.1 localhost\n")?;
-        }
-        fs::write(CONFIGURATION, configuration(driver, places))
-            .with_context(|| format!("cannot write {CONFIGURATION}"))?;
-        systemctl(&["start", UNIT])?;
-    }
+    launch(driver, places)?;
     let client = Client::new()?;
     // It may be active before its CRI is.
     wait_for("CRI answers", PATIENCE, || Ok(client.has_image(IMAGE).is_ok()))?;
@@ -82,6 +73,21 @@ pub(crate) fn start_at(driver: Driver, places: Option<Places>) -> Result<Client>
         figure("image", &[("bytes", &program.len()), ("ms", &((now_ns() - begun) / 1_000_000))]);
     }
     Ok(client)
+}
+
+/// Starts it, unless it runs, and leaves it without an image.
+pub(crate) fn launch(driver: Driver, places: Option<Places>) -> Result<()> {
+    if property(UNIT, "ActiveState")? != "active" {
+        let hosts = Path::new("/etc/hosts");
+        if !hosts.exists() {
+            // Each sandbox gets a copy.
+            fs::write(hosts, "127.0.0.1 localhost\n")?;
+        }
+        fs::write(CONFIGURATION, configuration(driver, places))
+            .with_context(|| format!("cannot write {CONFIGURATION}"))?;
+        systemctl(&["start", UNIT])?;
+    }
+    Ok(())
 }
 
 /// Gives it an image with this name and of that title, so that no other one has its id, whose only file is this program.

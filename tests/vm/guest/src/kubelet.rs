@@ -1,17 +1,23 @@
 //! A node of a cluster: containerd and a real kubelet, which reaches the API server of the host's loopback.
 //!
 //! `cargo xtask cluster up` brings what it needs: the program on a disk of its own, and from kubeadm its kubeconfig and
-//! the certificate authority.
+//! the certificate authority. It may save the machine as soon as the kubelet is ready, and restore it later beside another
+//! build of this checkout: what is here then is what was saved. So all that can differ from build to build comes afterwards,
+//! over the network, and is [`crate::node_console`].
 
+use crate::agent::PROGRAM as AGENT;
 use crate::containerd::{self, Driver};
-use crate::node_watch;
-use crate::pod_logs::PodLogs;
 use crate::systemd::{run, systemctl};
 use anyhow::{Context as _, Result, ensure};
-use std::fs;
+use rustix::time::{ClockId, Timespec, clock_settime};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// The disk that holds the program, where that is mounted, and its name there.
 const DISK: &str = "/dev/vdb";
@@ -21,18 +27,17 @@ const PROGRAM: &str = "/opt/kubernetes/kube";
 const FOLDER: &str = "/etc/kubernetes";
 const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet.yaml";
-const UNIT: &str = "kubelet.service";
+pub(crate) const UNIT: &str = "kubelet.service";
 /// The machine's card, and its address in QEMU's network.
 const CARD: &str = "eth0";
 const ADDRESS: &str = "10.0.2.15";
 /// Plugins of the container network are found here, by the package containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
-/// The namespace of the agents.
-const AGENTS: &str = "plimsoll";
 const NETWORK: &str = "/etc/cni/net.d/10-node.conflist";
-/// A test makes this file to have the kubelet restarted as soon as the agent has begun to kill, and what its log has of that.
-const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
-const KILL: &str = "\"kill\":\"begun\"";
+/// The seconds of the machine's own clock, which goes on with the host's while the machine does not run.
+const CLOCK: &str = "/sys/class/rtc/rtc0/since_epoch";
+/// Where it waits for the programs that it goes on with (`xtask/src/tunnel.rs`).
+const PROGRAMS: u16 = 10251;
 
 /// What becomes of the node.
 #[derive(clap::Args)]
@@ -46,26 +51,50 @@ pub(crate) struct Arguments {
     memory_available: String,
 }
 
-/// Starts all of a node, and stays until the machine is ended, with the agent's log, and what becomes of memory, on the console.
+/// Starts all of a node that is the same with every build, and becomes the program that it is given then.
 pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     ensure!(containerd::is_here(), "no containerd: this is for a machine with systemd and the package containerd");
     network().context("no network")?;
     configure_network()?;
-    let client = containerd::start(Driver::Systemd)?;
-    // No registry has it.
-    containerd::import_agent(&client)?;
-    node_watch::start()?;
+    containerd::launch(Driver::Systemd, None)?;
+    // Before the node can be ready, and be saved.
+    let listener = TcpListener::bind((ADDRESS, PROGRAMS)).context("cannot listen for programs")?;
     start(arguments)?;
-    println!("the kubelet was started; this machine runs until it is ended");
-    let mut logs = PodLogs::of(AGENTS);
+    println!("the kubelet was started; this machine waits for the programs that it goes on with");
+    let guest = std::env::current_exe().context("cannot find this program")?;
     loop {
-        std::thread::sleep(Duration::from_secs(1));
-        let has_killed = logs.print_new(KILL);
-        if has_killed && fs::remove_file(RESTART).is_ok() {
-            systemctl(&["restart", UNIT])?;
-            println!("NODE kubelet restarted");
-        }
+        let (mut connection, _) = listener.accept().context("cannot wait for programs")?;
+        // At once: the kubelet of a machine that is restored continues already.
+        set_time()?;
+        let received = receive(&mut connection, Path::new(AGENT)).and_then(|()| receive(&mut connection, &guest));
+        let Err(error) = received else {
+            let error = Command::new(guest).arg("node-console").stdin(OwnedFd::from(connection)).exec();
+            return Err(error).context("cannot start the program that came");
+        };
+        // A connection can end before the machine has all of it, and be made anew.
+        println!("a connection brought no programs: {error:#}");
     }
+}
+
+/// Puts a program in its place: its length, little-endian, and its content. The old one may run.
+fn receive(connection: &mut TcpStream, place: &Path) -> Result<()> {
+    let mut length = [0; 8];
+    connection.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    let unfinished = place.with_added_extension("new");
+    let mut file = File::create(&unfinished).with_context(|| format!("cannot write {}", unfinished.display()))?;
+    let copied = io::copy(&mut connection.take(length), &mut file)?;
+    ensure!(copied == length, "{copied} of {length} bytes of {}", place.display());
+    file.set_permissions(Permissions::from_mode(0o755))?;
+    fs::rename(&unfinished, place).with_context(|| format!("cannot write {}", place.display()))
+}
+
+/// Sets the kernel's clock, which stands still in a machine that is saved.
+fn set_time() -> Result<()> {
+    let text = fs::read_to_string(CLOCK).with_context(|| format!("cannot read {CLOCK}"))?;
+    let tv_sec = text.trim().parse().with_context(|| format!("{CLOCK} has {text:?}"))?;
+    // As the kernel does when it boots: the middle of a second that has begun.
+    clock_settime(ClockId::Realtime, Timespec { tv_sec, tv_nsec: 500_000_000 }).context("cannot set the clock")
 }
 
 /// Gives the card its address. Names are not resolved: the API server is reached by its address.

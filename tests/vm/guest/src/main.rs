@@ -38,6 +38,7 @@ mod machine;
 mod map;
 mod measure;
 mod node;
+mod node_console;
 mod node_disk_tests;
 mod node_gone_tests;
 mod node_holding_tests;
@@ -112,6 +113,8 @@ enum Command {
     Survivor(bench::survivor::Arguments),
     /// Be a node of a cluster.
     Node(kubelet::Arguments),
+    /// Go on as a node of a cluster with this build.
+    NodeConsole,
     /// Make pods through CRI, and write what their cgroups are like into /out.
     PodTree,
     /// Listen as a kubelet does, and do nothing else.
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Command::Storm(arguments) => cost::storm::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Survivor(arguments) => bench::survivor::main(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Node(arguments) => kubelet::main(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::NodeConsole => node_console::main().map(|()| ExitCode::SUCCESS),
         Command::ListenAsKubelet(arguments) => running_kubelet_tests::listen(&arguments).map(|()| ExitCode::SUCCESS),
         Command::PodTree => pod_tree::main().map(|()| ExitCode::SUCCESS),
         Command::Idle(arguments) => hog::idle(&arguments).map(|()| ExitCode::SUCCESS),
