@@ -174,8 +174,16 @@ impl Report {
         }
     }
 
-    /// Runs `cargo test` as the step with this name, and counts its tests as its own closing lines do.
+    /// Runs `cargo test` as the step with this name, and counts its tests as its own closing lines do. Where a table is written
+    /// each test is a row, with the figures that it printed, and those that have passed in it are not run again.
     pub(super) fn tests(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        let before = self.rows_passed_before("");
+        if !before.is_empty() {
+            command.args(["--", "--exact"]);
+        }
+        for test in before.iter().filter(|test| self.passed_before(test)) {
+            command.args(["--skip", test]);
+        }
         let log = self.log(name);
         let (status, said) = said(command, &log)?;
         let (passed, ignored) = closing_counts(&said);
@@ -183,6 +191,9 @@ impl Report {
         if ignored > 0 {
             println!("NOT RUN: {ignored} ignored tests");
             self.not_run += ignored;
+        }
+        for (test, figures) in passed_tests(&said) {
+            self.row(&test, Word::Passed, &figures);
         }
         let failed = failed_tests(&said);
         for (test, last) in &failed {
@@ -262,6 +273,21 @@ fn closing_counts(said: &[String]) -> (u32, u32) {
     let closing = said.iter().filter(|line| line.starts_with("test result:"));
     closing
         .fold((0, 0), |(passed, ignored), line| (passed + number(line, " passed"), ignored + number(line, " ignored")))
+}
+
+/// The tests of `cargo test` that passed, each with the figures that were printed since the one before: those of one, where tests
+/// run one at a time.
+fn passed_tests(said: &[String]) -> Vec<(String, String)> {
+    let (mut passed, mut figures) = (Vec::new(), Vec::new());
+    for line in said {
+        if let Some(figure) = line.strip_prefix("FIGURE ") {
+            figures.push(figure);
+        } else if let Some(ended) = line.strip_prefix("test ") {
+            let of_it = std::mem::take(&mut figures).join("; ");
+            passed.extend(ended.strip_suffix(" ... ok").map(|name| (name.to_owned(), of_it)));
+        }
+    }
+    passed
 }
 
 /// The failed tests of `cargo test`, each with its output.
@@ -344,6 +370,30 @@ mod tests {
         );
         assert_eq!(closing_counts(&said), (45, 1));
         assert_eq!(failed_tests(&said), [("b::c".into(), lines("panicked\nleft")), ("d".into(), lines("other"))]);
+    }
+
+    #[test]
+    fn tests_are_rows_of_a_table_with_their_figures_and_not_run_again_once_they_passed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let run = || {
+            let mut report = Report::new(place.path().join("logs")).expect("a report");
+            report.begin_table(Table::of(place.path(), "any", "2026-01-02", "abc"));
+            let said =
+                "test a ... ok\nFIGURE b: 1 s\nFIGURE c\ntest b ... ok\nFIGURE d\ntest c ... FAILED\ntest e ... ok\n";
+            // As cargo hands on what is for the tests.
+            let script = format!("echo \"$@\"; printf '{said}'; exit 1");
+            report.tests("any", Command::new("sh").args(["-c", &script, "sh"])).expect("it runs");
+            let log = fs::read_to_string(report.log("any")).expect("a log");
+            (log.lines().next().map(str::to_owned), report.passed)
+        };
+        assert_eq!(run(), (Some(String::new()), 0));
+        let table = fs::read_to_string(place.path().join("any.md")).expect("a table");
+        let rows: Vec<&str> = table.lines().skip(6).collect();
+        assert_eq!(
+            rows,
+            ["| a | passed |  |", "| b | passed | b: 1 s; c |", "| e | passed |  |", "| c | FAILED | it failed |"]
+        );
+        assert_eq!(run(), (Some("-- --exact --skip a --skip b --skip e".into()), 3));
     }
 
     #[test]
