@@ -38,7 +38,8 @@ fn what_would_be_evicted_is_once_the_kill_switch_is_removed() {
     turn.pressure_ends().expect("there is room");
 }
 
-fn annotate(turn: &Turn, value: &Value) -> anyhow::Result<()> {
+/// Switches the node's agent off by this value, and on again by none.
+pub(crate) fn annotate(turn: &Turn, value: &Value) -> anyhow::Result<()> {
     let change = json!({"metadata": {"annotations": {ANNOTATION: value}}});
     let patched = turn.api.request("PATCH", &format!("/api/v1/nodes/{NODE}"), Format::Merge, &change);
     patched.and_then(Answer::object).map(drop)

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::eviction::{SETTLED, never_restarted};
 use crate::turn::Turn;
 use crate::view::{self, pod};
-use crate::{PATIENCE, overlay};
+use crate::{NODE, PATIENCE, kill_switch, overlay};
 
 /// What both count for limits.
 const BY_KUBELET: &str = "plimsoll_kubelet_evictions_total{resource=\"limit\"}";
@@ -49,6 +49,26 @@ fn a_pod_over_a_limit_of_local_storage_is_evicted_once_and_one_below_its_limits_
     }
     assert_eq!(by_kubelet(&turn).expect("the agent counts them") - before, of_kubelet);
     turn.runs("below").expect("it runs on");
+}
+
+/// An agent that may not act until then finds the pod evicted. By the kubelet's own pace, of a minute or so, it is seldom first.
+#[test]
+fn a_pod_that_the_kubelet_has_evicted_for_its_limit_is_not_evicted_again() {
+    let turn = Turn::with_agent(overlay::ALL_SIGNALS).expect("it is installed");
+    let before = wait_for("figures are served", PATIENCE, || Ok(by_kubelet(&turn).ok())).expect("by the agent");
+    let mut console = turn.console(NODE).expect("it is there");
+    kill_switch::annotate(&turn, &json!("")).expect("an administrator may");
+    turn.create(&in_volume("in-volume", BELOW)).expect("it is accepted");
+    let is_over = console.wait(&["shadow, not done: evict", "\"pod\":\"default/in-volume\""], PATIENCE);
+    let is_evicted = turn.is_evicted("in-volume");
+    // Before anything is asserted: a later test is to find the agent as it was.
+    kill_switch::annotate(&turn, &Value::Null).expect("an administrator may");
+    is_over.expect("the agent has it over its limit, too");
+    is_evicted.expect("it is evicted");
+    thread::sleep(SETTLED);
+    let message = format!("Usage of EmptyDir volume \"cache\" exceeds the limit \"{BELOW}\". ");
+    assert_eq!(evicted_by(&turn, "in-volume", &message).expect("as the kubelet does"), "kubelet");
+    assert_eq!(by_kubelet(&turn).expect("the agent counts it") - before, 1);
 }
 
 /// A pod that writes into a volume with this limit.
