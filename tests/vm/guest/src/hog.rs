@@ -600,7 +600,8 @@ fn write_until_full(file: &OwnedFd, data: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Reads (and, if it is a file of its own, first writes and then rewrites) the same bytes until the time is up.
+/// Reads (and, if it is a file of its own, first writes and, unless it is mapped, then rewrites) the same bytes until the time
+/// is up.
 fn churn(arguments: &Arguments, until: Instant) -> Result<()> {
     let bytes = arguments.mib << 20;
     let own = arguments.path.is_dir();
@@ -609,12 +610,20 @@ fn churn(arguments: &Arguments, until: Instant) -> Result<()> {
     } else {
         File::open(&arguments.path).with_context(|| format!("cannot open {}", arguments.path.display()))?
     };
-    let mapping = if arguments.mapped { Some(Mapping::readable(&file, bytes).context("cannot map")?) } else { None };
     let mut buffer = vec![0_u8; 1 << 20];
+    if own && arguments.mapped {
+        // A page that is in the cache since it was written is in use from the second time on at best.
+        for at in (0..bytes).step_by(buffer.len()) {
+            file.write_all_at(&buffer, at as u64).context("cannot write")?;
+        }
+        file.sync_data().context("cannot write")?;
+        fadvise(&file, 0, None, Advice::DontNeed).context("cannot drop page cache")?;
+    }
+    let mapping = if arguments.mapped { Some(Mapping::readable(&file, bytes).context("cannot map")?) } else { None };
     let mut written = false;
     while Instant::now() < until {
         for at in (0..bytes).step_by(buffer.len()) {
-            if own && (!written || at % (8 << 20) == 0) {
+            if own && !arguments.mapped && (!written || at % (8 << 20) == 0) {
                 file.write_all_at(&buffer, at as u64).context("cannot write")?;
             }
             if let Some(mapping) = &mapping {

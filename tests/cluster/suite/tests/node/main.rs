@@ -5,6 +5,7 @@
 //! for itself ([`turn::Turn`]), from a state that it makes itself, so that they can be run alone and in any order.
 
 mod budgets;
+mod cache;
 mod daemons;
 mod dry_run;
 mod eviction;
