@@ -1,9 +1,12 @@
 //! What becomes of a node's memory, on the machine's console: a cluster's records have neither when memory ran out and came
-//! back nor what the OOM killer killed.
+//! back nor what the OOM killer killed. And the least that could be done about it, for comparison: a kill without a decision.
 
+use crate::cgroup::ROOT;
 use crate::machine;
 use anyhow::{Context as _, Result};
 use rustix::mm::{MlockAllFlags, mlockall};
+use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -12,11 +15,16 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Memory is low where less is available (`MemAvailable`): twice the kubelet's own threshold, so that it is low before
 /// anything acts on that.
 const LOW: u64 = 200 << 20;
+/// A test makes this file to have the largest of these pods killed, once, when less than the kubelet's threshold is available.
+const KILL: &str = "/run/kill-the-largest-pod-at-the-threshold";
+const THRESHOLD: u64 = 101 << 20;
+const PODS: &str = "kubepods.slice/kubepods-burstable.slice";
 
 /// Looks on from a thread of its own for as long as this process runs.
 ///
 /// Each change is a line that begins with `NODE`: `low` or `back`, and `oom-kills`, with the time in milliseconds since the
-/// machine's boot and what is available in MiB, or how many processes the OOM killer has killed since the boot.
+/// machine's boot and what is available in MiB, or how many processes the OOM killer has killed since the boot; and `killed`,
+/// with the time before that.
 pub(crate) fn start() -> Result<()> {
     // While memory runs out this program's own pages are not to be read anew from a disk.
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).context("cannot lock this program's memory")?;
@@ -43,6 +51,13 @@ impl Seen {
     fn look(&mut self) -> Result<()> {
         let (available, oom_kills) = (machine::meminfo("MemAvailable")?, machine::oom_kills()?);
         let at = machine::now_ns() / 1_000_000;
+        if available < THRESHOLD
+            && fs::remove_file(KILL).is_ok()
+            && let Some(pod) = largest()?
+        {
+            machine::set(pod.join("cgroup.kill"), "1")?;
+            println!("NODE killed at={at}");
+        }
         if oom_kills != self.oom_kills {
             println!("NODE oom-kills at={at} count={oom_kills}");
         }
@@ -53,4 +68,14 @@ impl Seen {
         *self = Self { is_low, oom_kills };
         Ok(())
     }
+}
+
+/// The pod with the most memory.
+fn largest() -> Result<Option<PathBuf>> {
+    let place = PathBuf::from(ROOT).join(PODS);
+    let entries = fs::read_dir(&place).with_context(|| format!("cannot read {}", place.display()))?;
+    // One may go meanwhile.
+    let used = |path: &PathBuf| fs::read_to_string(path.join("memory.current")).ok()?.trim().parse::<u64>().ok();
+    let pods = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(pods.filter_map(|path| Some((used(&path)?, path))).max().map(|(_, path)| path))
 }

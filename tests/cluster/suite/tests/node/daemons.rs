@@ -48,7 +48,7 @@ fn a_daemon_set_of_high_priority_is_spared_and_one_of_low_priority_is_evicted_wi
     let _ = writeln!(std::io::stdout(), "FIGURE {count} evictions in {} s", COUNTED.as_secs());
     assert_eq!(evictions(&turn, "high").expect("a list"), before[1]);
     console.read().expect("it is read");
-    assert_eq!(figures(&console, "oom-kills", "count"), [0; 0], "the OOM killer was first");
+    assert_eq!(figures(&console.lines, "oom-kills", "count"), [0; 0], "the OOM killer was first");
     turn.runs(spared).expect("it runs on");
 }
 

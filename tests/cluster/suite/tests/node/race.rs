@@ -1,5 +1,6 @@
-//! The same pod fills the node's memory as fast as it can beside the kubelet alone, and beside the kubelet and the agent,
-//! both with the kubelet's own threshold.
+//! The same pod fills the node's memory beside the kubelet alone, and beside the kubelet and the agent, both with the kubelet's
+//! own threshold; and beside the kubelet and the least that can be done: a kill of that pod and a patch of the node, each without
+//! a decision.
 
 use std::fmt;
 use std::io::Write as _;
@@ -7,29 +8,71 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use plimsoll_cluster_suite::Console;
+use plimsoll_cluster_suite::{Answer, Console, Format};
+use serde_json::{Value, json};
 
 use crate::timeline::Timeline;
 use crate::turn::Turn;
 use crate::view::{self, IDLE, condition, pod, pod_that_takes};
 use crate::{CONDITION, NODE, PATIENCE, overlay};
 
+/// How fast the pod grows, in MiB a second: as fast as it can unless this variable has it.
+const RATE: &str = "PLIMSOLL_TEST_RATE";
 /// evictionHard of the kubelet for memory.available, as `tests/vm/guest/src/kubelet.rs` has it.
 const THRESHOLD: &str = "101Mi";
 /// What must not be evicted: they do not grow, and use less than they request.
 const BYSTANDERS: [&str; 2] = ["bystander-1", "bystander-2"];
 /// How long it is looked on after memory is back: the kubelet was seen to evict up to 18 s after.
 const AFTERWARDS: Duration = Duration::from_mins(1);
+/// How often it is looked until something is seen, and afterwards.
+const AT_FIRST: Duration = Duration::from_millis(10);
 const POLL: Duration = Duration::from_millis(200);
+/// With this file the node kills its largest pod at the threshold (`tests/vm/guest/src/node_watch.rs`).
+const KILL: &str = "/run/kill-the-largest-pod-at-the-threshold";
+/// The condition that is patched without a decision.
+const PATCHED: &str = "PlimsollTestPatched";
+/// How many times as long as a bare kill of the same pod it may be until memory is back.
+const AT_MOST: u32 = 3;
 
 #[test]
 fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
-    let alone = Turn::without_agent().and_then(|turn| fought(&turn, "the kubelet alone", "MemoryPressure"));
+    let alone = Turn::without_agent().and_then(|turn| fought(&turn, Side::Kubelet));
     alone.expect("it fills memory");
-    let beside = Turn::with_agent(overlay::AS_THE_KUBELET).and_then(|turn| fought(&turn, "with the agent", CONDITION));
+    let bare = Turn::without_agent().and_then(|turn| fought(&turn, Side::Bare)).expect("it fills memory");
+    let beside = Turn::with_agent(overlay::AS_THE_KUBELET).and_then(|turn| fought(&turn, Side::Agent));
     let beside = beside.expect("it fills memory");
     assert_eq!((beside.freed_by, beside.oom_kills, &beside.bystanders[..]), ("plimsoll", 0, &[][..]), "{beside}");
     assert!(beside.visible.is_some(), "the condition was never true: {beside}");
+    let (bare, freed) = (bare.freed.expect("it was killed"), beside.freed.expect("it was evicted"));
+    assert!(freed <= bare * AT_MOST, "{freed:?} after the crossing memory is back, {bare:?} after a bare kill");
+}
+
+/// What is there beside the pod that grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Kubelet,
+    /// A kill and a patch as soon as memory is short, without a decision.
+    Bare,
+    Agent,
+}
+
+impl Side {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Kubelet => "the kubelet alone",
+            Self::Bare => "a bare cgroup.kill and PATCH",
+            Self::Agent => "with the agent",
+        }
+    }
+
+    /// The condition that reports it.
+    const fn condition(self) -> &'static str {
+        match self {
+            Self::Kubelet => "MemoryPressure",
+            Self::Bare => PATCHED,
+            Self::Agent => CONDITION,
+        }
+    }
 }
 
 /// What came of it.
@@ -39,60 +82,94 @@ struct Outcome {
     oom_kills: u64,
     /// From less than 200 MiB available until there were again.
     short: Duration,
+    /// The same from the crossing that the agent saw, or from the bare kill.
+    freed: Option<Duration>,
     /// Those that did not run on.
     bystanders: Vec<&'static str>,
-    /// From less than 200 MiB available until the API has the condition.
+    /// Until the API has the condition: from less than 200 MiB available, from the crossing that the agent saw, or from the
+    /// bare patch.
     visible: Option<Duration>,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { freed_by, oom_kills, short, bystanders, visible } = self;
-        write!(f, "memory freed by {freed_by} after {:.2} s, {oom_kills} OOM kills, ", short.as_secs_f64())?;
-        write!(f, "{} of {} bystanders lost", bystanders.len(), BYSTANDERS.len())?;
+        let Self { freed_by, oom_kills, short, freed, bystanders, visible } = self;
+        write!(f, "memory freed by {freed_by} after {:.2} s, ", short.as_secs_f64())?;
+        if let Some(freed) = freed {
+            write!(f, "{} ms of which after it acted, ", freed.as_millis())?;
+        }
+        write!(f, "{oom_kills} OOM kills, {} of {} bystanders lost", bystanders.len(), BYSTANDERS.len())?;
         match visible {
-            Some(after) => write!(f, ", the condition visible after {:.1} s", after.as_secs_f64()),
+            Some(after) => write!(f, ", the condition visible after {:.2} s", after.as_secs_f64()),
             None => write!(f, ", the condition never visible"),
         }
     }
 }
 
 /// Has a pod fill memory, and looks on.
-fn fought(turn: &Turn, name: &str, kind: &str) -> Result<Outcome> {
+fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
+    let kind = side.condition();
     for name in BYSTANDERS {
         turn.create(&pod(name, &IDLE))?;
     }
     for name in BYSTANDERS {
         turn.runs(name)?;
     }
+    if side == Side::Bare {
+        let mut asks = pod("asks", &["hog", "anon", "--mib", "1", "--once", KILL]);
+        view::mount_run(&mut asks["spec"]);
+        turn.create(&asks)?;
+        turn.runs("asks")?;
+    }
     let mut console = turn.console(NODE)?;
-    let mut grower = pod_that_takes("grower", 4096, 0);
+    let rate = std::env::var(RATE).map_or(Ok(0), |rate| rate.parse()).context(RATE)?;
+    let mut grower = pod_that_takes("grower", 4096, rate);
     grower["spec"]["restartPolicy"] = "Never".into();
     turn.create(&grower)?;
-    console.wait(&["NODE low "], PATIENCE)?;
+    let created = Instant::now();
+    while figures(console.read()?, "low", "at").is_empty() {
+        ensure!(created.elapsed() < PATIENCE, "it does not fill memory");
+        thread::sleep(AT_FIRST);
+    }
     let (low, mut timeline) = (Instant::now(), Timeline::begin());
     timeline.note("memory", "short".into());
+    if side == Side::Bare {
+        patch(turn, &json!({"type": kind, "status": "True"}))?;
+    }
     let (mut back, mut visible) = (None, None);
-    while back.is_none_or(|at: Instant| at.elapsed() < AFTERWARDS) && low.elapsed() < PATIENCE {
+    let afterwards = if side == Side::Bare { Duration::ZERO } else { AFTERWARDS };
+    while back.is_none_or(|at: Instant| at.elapsed() < afterwards) && low.elapsed() < PATIENCE {
         if visible.is_none() && condition(turn, kind)?.is_some_and(|it| it["status"] == "True") {
             visible = Some(low.elapsed());
         }
-        if back.is_none() && console.read()?.iter().any(|line| line.contains("NODE back ")) {
+        if back.is_none() && !figures(console.read()?, "back", "at").is_empty() {
             back = Some(Instant::now());
             timeline.note("memory", "available".into());
         }
-        if let Some(kills) = figures(&console, "oom-kills", "count").last() {
+        if let Some(kills) = figures(console.read()?, "oom-kills", "count").last() {
             timeline.note("OOM killer", format!("{kills} kills"));
         }
         timeline.look(turn, kind, ["grower"].into_iter().chain(BYSTANDERS))?;
-        thread::sleep(POLL);
+        thread::sleep(if visible.is_none() { AT_FIRST } else { POLL });
     }
     back.context("memory never came back")?;
-    let figures = |what: &str, key: &str| figures(&console, what, key);
+    if side == Side::Bare {
+        patch(turn, &json!({"type": kind, "$patch": "delete"}))?;
+    }
+    let figures = |what: &str, key: &str| figures(&console.lines, what, key);
     let oom_kills = figures("oom-kills", "count");
     let (from, to) = (figures("low", "at"), figures("back", "at"));
-    let short = from.first().zip(to.last()).map(|(from, to)| Duration::from_millis(to.saturating_sub(*from)));
-    let freed_by = freed_by(turn, !oom_kills.is_empty())?;
+    let (from, to) = from.first().zip(to.last()).context("both are on the console")?;
+    let acted = match side {
+        Side::Kubelet => None,
+        Side::Bare => figures("killed", "at").first().copied(),
+        Side::Agent => crossing(&console),
+    };
+    let between = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
+    if side == Side::Agent {
+        visible = visible.zip(acted).map(|(after, at)| after.saturating_sub(between(*from, at)));
+    }
+    let freed_by = freed_by(turn, side, !oom_kills.is_empty())?;
     if freed_by == "plimsoll" {
         let message = &view::stored(turn, "grower")?["status"]["message"];
         let has = message.as_str().is_some_and(|it| it.contains(&format!("Threshold quantity: {THRESHOLD},")));
@@ -101,19 +178,40 @@ fn fought(turn: &Turn, name: &str, kind: &str) -> Result<Outcome> {
     let outcome = Outcome {
         freed_by,
         oom_kills: oom_kills.last().copied().unwrap_or_default(),
-        short: short.context("both are on the console")?,
+        short: between(*from, *to),
+        freed: acted.map(|at| between(at, *to)),
         bystanders: BYSTANDERS.into_iter().filter(|name| !turn.runs_on(name)).collect(),
         visible,
     };
-    print(name, &outcome);
-    timeline.keep(turn, name, &outcome.to_string(), "grower")?;
+    print(side.name(), &outcome);
+    if side != Side::Bare {
+        timeline.keep(turn, side.name(), &outcome.to_string(), "grower")?;
+    }
     Ok(outcome)
 }
 
+/// Patches a condition of the node.
+fn patch(turn: &Turn, condition: &Value) -> Result<()> {
+    let change = json!({"status": {"conditions": [condition]}});
+    let patched = turn.api.request("PATCH", &format!("/api/v1/nodes/{NODE}/status"), Format::Strategic, &change);
+    patched.and_then(Answer::object).map(drop)
+}
+
+/// When the agent saw the first crossing for which it acted, in milliseconds since the machine's boot.
+fn crossing(console: &Console) -> Option<u64> {
+    let records =
+        console.lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.split_once(" stdout F ")?.1).ok());
+    let mut acting = records.filter(|it| it["actions"].as_array().is_some_and(|actions| !actions.is_empty()));
+    acting.find_map(|it| Some(it["awake_ns"].as_u64()? / 1_000_000))
+}
+
 /// The OOM killer where it killed at all: what was evicted afterwards freed nothing.
-fn freed_by(turn: &Turn, has_killed: bool) -> Result<&'static str> {
+fn freed_by(turn: &Turn, side: Side, has_killed: bool) -> Result<&'static str> {
     if has_killed {
         return Ok("the OOM killer");
+    }
+    if side == Side::Bare {
+        return Ok("cgroup.kill");
     }
     let events = view::events(turn, &view::stored(turn, "grower")?, "Evicted")?;
     let by = |component| events.iter().any(|event| event["source"]["component"] == component);
@@ -126,9 +224,9 @@ fn freed_by(turn: &Turn, has_killed: bool) -> Result<&'static str> {
     })
 }
 
-/// The numbers that the node's console has with this key in lines of this kind.
-pub(crate) fn figures(console: &Console, what: &str, key: &str) -> Vec<u64> {
-    let lines = console.lines.iter().filter_map(|line| line.split_once(&format!("NODE {what} ")));
+/// The numbers that these lines of the node's console have with this key, of those of this kind.
+pub(crate) fn figures(lines: &[String], what: &str, key: &str) -> Vec<u64> {
+    let lines = lines.iter().filter_map(|line| line.split_once(&format!("NODE {what} ")));
     let words = lines.filter_map(|(_, rest)| rest.split(' ').find_map(|word| word.strip_prefix(&format!("{key}="))));
     words.filter_map(|number| number.parse().ok()).collect()
 }
