@@ -17,6 +17,9 @@ use crate::install::{self, Need};
 use crate::run;
 use control_plane::ControlPlane;
 
+/// The test beside a node in which a pod fills its memory, with the agent and without.
+pub(crate) const RACE: &str = "race::with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew";
+
 /// What to do with the cluster of this checkout.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

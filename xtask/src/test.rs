@@ -32,7 +32,8 @@ const CLOSING: &str = "The run closes with each failure (its last lines, and whe
 pub(crate) struct Arguments {
     /// The groups to run; all of them unless given. Without --long: `unit` (formatting, lints, every test that needs no
     /// virtual machine), `vm` (tests on real kernels), `node` (pods that a containerd runs, on one of them) and `cluster`
-    /// (what is installed, beside a real API server); with --long: those that --list prints.
+    /// (what is installed, beside a real API server, and a pod that
+    /// fills a node beside a kubelet); with --long: those that --list prints.
     groups: Vec<String>,
     /// Run groups that are too slow for every change, each within an hour, and write a table of results for each. What
     /// passed before in the same sources is not run again, so that a run can be stopped and resumed.
@@ -93,7 +94,13 @@ fn gate(kernels: &[&'static str]) -> Vec<Group> {
             needs: suite::node_needs,
             run: machines::gate_node,
         },
-        Group { name: "cluster".into(), minutes: 7, kernels: Vec::new(), needs: cluster::needs, run: cluster::run },
+        Group {
+            name: "cluster".into(),
+            minutes: 7,
+            kernels: kernels.iter().filter(|kernel| **kernel == suite::WHOLE).copied().collect(),
+            needs: cluster::needs,
+            run: cluster::run,
+        },
     ]
 }
 

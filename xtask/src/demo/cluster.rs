@@ -1,5 +1,5 @@
 //! `cargo xtask demo --cluster`: the same pod fills a node's memory beside the kubelet alone and beside the kubelet and the
-//! agent, as the API has it. It is a test that is shown: `with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew`.
+//! agent, as the API has it. It is a test that is shown: [`cluster::RACE`].
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,8 +14,7 @@ use crate::cluster::{self, kube};
 use crate::picture::{self, Area, Drawn, GREEN, GREY, ORANGE, THRESHOLD, Words, float};
 use crate::run;
 
-/// What is shown, and the variable in which it finds where to leave it (`tests/cluster/suite/tests/node/timeline.rs`).
-const TEST: &str = "race::with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew";
+/// The variable in which the test finds where to leave what is shown (`tests/cluster/suite/tests/node/timeline.rs`).
 const TIMELINE: &str = "PLIMSOLL_TEST_TIMELINE";
 /// Logs, the timelines, and what kubectl says.
 const PLACE: &str = "target/demo-cluster";
@@ -55,7 +54,7 @@ pub(super) fn run(svg: Option<&Path>) -> anyhow::Result<()> {
     println!("a cluster with a node is started, and both races are run in it: ten minutes, emulated");
     cluster::beside(place.join("cluster"), true, |kubeconfig| {
         let mut test = cluster::tests("plimsoll-cluster-suite", "node", kubeconfig, &program);
-        run::shown(test.env(TIMELINE, &timelines).args(["--", "--exact", TEST]))
+        run::shown(test.env(TIMELINE, &timelines).args(["--", "--exact", cluster::RACE]))
     })?;
     let text = fs::read_to_string(&timelines).with_context(|| format!("the test left no {}", timelines.display()))?;
     let sides = text.lines().map(serde_json::from_str).collect::<Result<Vec<Side>, _>>()?;

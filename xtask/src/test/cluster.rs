@@ -1,25 +1,48 @@
-//! The group `cluster`: what is installed into a cluster, beside a real control plane on this machine's loopback. In long
-//! runs the same beside a real node: a machine with containerd and a kubelet.
+//! The group `cluster`: what is installed into a cluster, beside a real control plane on this machine's loopback, and one race
+//! beside a real node: a machine with containerd and a kubelet. Beside that are long runs of all tests, and of all races.
+
+use std::path::Path;
+use std::process::Command;
 
 use super::report::Report;
 use crate::cluster::{self, kube};
 use crate::install::Need;
 use crate::run;
 
-/// Where the control plane leaves its logs.
+/// Where a control plane leaves its logs, alone and beside a node.
 const PLACE: &str = "target/test/cluster";
+const PLACE_WITH_NODE: &str = "target/test/cluster-with-node";
 /// Packages with tests behind the feature `cluster-tests`, and the files of those for which a control plane is enough.
 const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
-/// The same of those that need a node.
-const BESIDE_A_NODE: [(&str, &str); 1] = [("plimsoll-cluster-suite", "node")];
 
-pub(super) fn needs(_: &[&str]) -> anyhow::Result<Vec<Need>> {
-    cluster::needs_beside(false)
+/// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run.
+const RATES: [u32; 3] = [50, 200, 0];
+const ROUNDS: u32 = 5;
+/// The variable in which the test finds the rate (`tests/cluster/suite/tests/node/race.rs`).
+const RATE: &str = "PLIMSOLL_TEST_RATE";
+
+pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
+    cluster::needs_beside(!kernels.is_empty())
 }
 
-pub(super) fn run(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    tests(false, &BESIDE_A_CONTROL_PLANE, report)
+/// The tests beside a control plane, and one race beside a node where its kernel is booted.
+pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    let program = kube::program()?;
+    cluster::beside(run::root().join(PLACE), false, |kubeconfig| {
+        for (package, file) in BESIDE_A_CONTROL_PLANE {
+            let mut tests = cluster::tests(package, file, kubeconfig, &program);
+            report.tests(&format!("{package} {file}"), &mut tests)?;
+        }
+        Ok(())
+    })?;
+    if kernels.is_empty() {
+        report.not_run("a race beside a node", "its kernel was not asked for");
+        return Ok(());
+    }
+    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+        report.tests("a race beside a node", &mut race(kubeconfig, &program))
+    })
 }
 
 /// What the tests beside a node need.
@@ -29,16 +52,42 @@ pub(super) fn needs_with_node(_: &[&str]) -> anyhow::Result<Vec<Need>> {
 
 /// The tests beside a node.
 pub(super) fn run_with_node(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    tests(true, &BESIDE_A_NODE, report)
+    let program = kube::program()?;
+    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+        report.tests("tests beside a node", &mut beside_a_node(kubeconfig, &program))
+    })
 }
 
-fn tests(with_node: bool, files: &[(&str, &str)], report: &mut Report) -> anyhow::Result<()> {
+/// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent. What passed in an
+/// earlier run of the same sources is not run again.
+pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    let all = (1..=ROUNDS).flat_map(|round| RATES.map(|rate| (rate, name_of_race(rate, round))));
+    let left: Vec<(u32, String)> = all.filter(|(_, name)| !report.passed_before(name)).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
     let program = kube::program()?;
-    cluster::beside(run::root().join(PLACE), with_node, |kubeconfig| {
-        for (package, file) in files {
-            let mut tests = cluster::tests(package, file, kubeconfig, &program);
-            report.tests(&format!("{package} {file}"), &mut tests)?;
+    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+        for (rate, name) in left {
+            report.run(&name, race(kubeconfig, &program).env(RATE, rate.to_string()));
         }
         Ok(())
     })
+}
+
+fn beside_a_node(kubeconfig: &Path, program: &Path) -> Command {
+    cluster::tests("plimsoll-cluster-suite", "node", kubeconfig, program)
+}
+
+fn race(kubeconfig: &Path, program: &Path) -> Command {
+    let mut race = beside_a_node(kubeconfig, program);
+    race.args(["--", "--exact", cluster::RACE]);
+    race
+}
+
+fn name_of_race(rate: u32, round: u32) -> String {
+    match rate {
+        0 => format!("as fast as it can, round {round}"),
+        rate => format!("{rate} MiB/s, round {round}"),
+    }
 }

@@ -164,11 +164,14 @@ impl Report {
         self.failed(name, &why, said, log.as_deref());
     }
 
-    /// Runs a command as a step of its own.
+    /// Runs a command as a step of its own, whose row has the figures that it prints.
     pub(super) fn run(&mut self, name: &str, command: &mut Command) {
         let log = self.log(name);
         match said(command, &log) {
-            Ok((status, _)) if status.success() => self.passed(name, ""),
+            Ok((status, said)) if status.success() => {
+                let figures: Vec<&str> = said.iter().filter_map(|line| figure(line)).collect();
+                self.passed(name, &figures.join("; "));
+            }
             Ok((status, said)) => self.failed(name, &format!("ended with {status}"), &said, Some(&log)),
             Err(error) => self.failed(name, &format!("{error:#}"), &[], Some(&log)),
         }
@@ -275,12 +278,17 @@ fn closing_counts(said: &[String]) -> (u32, u32) {
         .fold((0, 0), |(passed, ignored), line| (passed + number(line, " passed"), ignored + number(line, " ignored")))
 }
 
+/// What a test prints past its harness.
+fn figure(line: &str) -> Option<&str> {
+    line.strip_prefix("FIGURE ")
+}
+
 /// The tests of `cargo test` that passed, each with the figures that were printed since the one before: those of one, where tests
 /// run one at a time.
 fn passed_tests(said: &[String]) -> Vec<(String, String)> {
     let (mut passed, mut figures) = (Vec::new(), Vec::new());
     for line in said {
-        if let Some(figure) = line.strip_prefix("FIGURE ") {
+        if let Some(figure) = figure(line) {
             figures.push(figure);
         } else if let Some(ended) = line.strip_prefix("test ") {
             let of_it = std::mem::take(&mut figures).join("; ");
