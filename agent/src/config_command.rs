@@ -249,7 +249,7 @@ fn pods(text: &str, path: &Path) -> Result<Vec<Pod>, Vec<Problem>> {
     let problem = |ReadError { line, key, why }| Problem {
         file: path.display().to_string(),
         line: Some(line as u64),
-        key: if key == "." { "the file".to_owned() } else { key },
+        key: if key == "." { String::new() } else { key },
         value: None,
         expected: why,
     };
@@ -267,7 +267,7 @@ fn read(path: &Path) -> Result<String, Vec<Problem>> {
         vec![Problem {
             file: path.display().to_string(),
             line: None,
-            key: "the file".into(),
+            key: String::new(),
             value: None,
             expected: format!("it cannot be read: {error}; name a file that exists and may be read"),
         }]

@@ -66,7 +66,7 @@ fn exit_codes_are_the_documented_ones() {
             "",
         ),
         (&["show", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
-        (&["show", "--config", "none.yaml"], 2, "", "none.yaml: the file: it cannot be read"),
+        (&["show", "--config", "none.yaml"], 2, "", "none.yaml: it cannot be read"),
         (&["convert", "--config", "good.yaml", "--to", "flags"], 0, "--eviction-hard=memory.available<5%", ""),
         (
             &["convert", "--node-config", "node-config.yaml", "--to", "kubelet"],

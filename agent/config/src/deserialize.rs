@@ -109,7 +109,7 @@ impl<'a> Document<'a> {
             let (file, line) = origin.place();
             problems.turn_to(file);
             let value = (drop.is_none() && !is_name).then(|| node.value.shown());
-            problems.add(line, if key.is_empty() { "the file" } else { key }, value.as_deref(), expected);
+            problems.add(line, key, value.as_deref(), expected);
         }
         is_new
     }

@@ -10,7 +10,7 @@ pub struct Problem {
     pub file: String,
     /// The line in it, from 1; absent for what is missing altogether.
     pub line: Option<u64>,
-    /// The key with its parents: `machine.brake.mode`, `machine.workloads[2].match`.
+    /// The key with its parents: `machine.brake.mode`, `machine.workloads[2].match`. Empty for the file as a whole.
     pub key: String,
     /// The value.
     pub value: Option<String>,
@@ -24,7 +24,10 @@ impl fmt::Display for Problem {
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
-        write!(f, ": {}: ", self.key)?;
+        f.write_str(": ")?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
         if let Some(value) = &self.value {
             write!(f, "{value:?}: ")?;
         }

@@ -17,7 +17,7 @@ pub(crate) trait Files {
             Err(error) => {
                 problems.turn_to(&file);
                 let why = format!("it cannot be read: {error}; name a file that exists and may be read");
-                problems.add(None, "the file", None, &why);
+                problems.add(None, "", None, &why);
                 None
             }
         }
@@ -29,7 +29,7 @@ pub(crate) trait Files {
             Err(error) => {
                 problems.turn_to(&directory.display().to_string());
                 let why = format!("it cannot be read: {error}; name a directory that exists and may be read");
-                problems.add(None, "the directory", None, &why);
+                problems.add(None, "", None, &why);
                 Vec::new()
             }
         }

@@ -219,7 +219,7 @@ fn reported(texts: &Texts, settings: &mut Settings, files: &dyn Files, problems:
         let why = format!(
             "{what}; expected /proc/PID/cmdline or the unit (`systemctl cat kubelet`) beside it, or --kubelet-config"
         );
-        problems.warn(None, "the file", None, &why);
+        problems.warn(None, "", None, &why);
     }
     // A kubelet takes its default thresholds when it has read its file: without a file there are none.
     let is_alone = found.is_none()

@@ -127,7 +127,7 @@ pub(crate) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
         let line = error.location().map_or(1, |location| location.line());
         let message = error.to_string();
         let message = message.lines().next().unwrap_or_default();
-        problems.add(Some(line), "the file", None, &format!("not valid YAML: {message}"));
+        problems.add(Some(line), "", None, &format!("not valid YAML: {message}"));
     })
     .ok()
 }
@@ -281,7 +281,7 @@ impl Node {
             Value::Map(map) => map.as_slice(),
             Value::Null => &[],
             Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
-                self.refuse(if key.is_empty() { "the file" } else { key }, "expected a mapping", problems);
+                self.refuse(key, "expected a mapping", problems);
                 &[]
             }
         }

@@ -272,7 +272,7 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
              such as 5%",
         ),
         ("evictionHard: 100Mi", "test.yaml:1: evictionHard: \"100Mi\": expected a mapping"),
-        ("- a\n- b", "test.yaml:1: the file: \"a list\": expected a mapping"),
+        ("- a\n- b", "test.yaml:1: \"a list\": expected a mapping"),
         (
             "evictionSoft:\n  memory.available: 1Gi",
             "test.yaml:2: evictionSoftGracePeriod.memory.available: missing; evictionSoft.memory.available needs a \
@@ -616,7 +616,7 @@ fn the_agents_own_cgroup_can_be_elsewhere() {
 fn a_file_that_is_not_yaml_or_missing_is_an_error() {
     for (text, line) in [("a: [1, 2", 1), ("a: 'b", 1)] {
         let error = error_of(text);
-        let begin = format!("test.yaml:{line}: the file: not valid YAML: ");
+        let begin = format!("test.yaml:{line}: not valid YAML: ");
         assert!(error.starts_with(&begin), "{text}: {error}");
     }
     assert_eq!(
@@ -631,7 +631,7 @@ fn a_file_that_is_not_yaml_or_missing_is_an_error() {
     let error = missing.expect_err("there is no such file").to_string();
     assert_eq!(
         error,
-        "/nonexistent/plimsoll.yaml: the file: it cannot be read: No such file or directory (os error 2); name a file \
+        "/nonexistent/plimsoll.yaml: it cannot be read: No such file or directory (os error 2); name a file \
          that exists and may be read"
     );
 }

@@ -400,7 +400,7 @@ fn a_file_is_read_as_the_kubelet_reads_it() {
         ),
         (
             Texts { kubelet_config: Some(text("k", "\n")), ..Texts::default() },
-            vec!["k: the file: it is empty, and the kubelet refuses an empty file"],
+            vec!["k: it is empty, and the kubelet refuses an empty file"],
             vec![],
         ),
         (
@@ -629,7 +629,7 @@ fn a_missing_threshold_is_reported_unless_a_threshold_itself_is_odd() {
 
 #[test]
 fn a_command_line_without_a_word_gets_a_hint() {
-    let why = "cmdline: the file: it has no word of a kubelet's command line; expected /proc/PID/cmdline or the unit \
+    let why = "cmdline: it has no word of a kubelet's command line; expected /proc/PID/cmdline or the unit \
                (`systemctl cat kubelet`) beside it, or --kubelet-config";
     for line in ["", "# of Debian's package\n; and no more\n", "KUBELET_EXTRA_ARGS=\n"] {
         assert_eq!(lines(&report(&command_line(line)).warnings), [why], "{line:?}");
@@ -701,8 +701,7 @@ fn an_environment_file_alone_gets_a_hint_for_the_rest_of_the_command_line() {
     let file = || text("/etc/default/kubelet", "# of the package\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1\n");
     let alone = Texts { kubelet_command_line: vec![file()], ..Texts::default() };
     let warnings = lines(&report(&alone).warnings);
-    let hint =
-        "/etc/default/kubelet: the file: an environment file has only a part of a kubelet's command line; expected ";
+    let hint = "/etc/default/kubelet: an environment file has only a part of a kubelet's command line; expected ";
     assert!(matches!(&warnings[..], [only] if only.starts_with(hint)), "{warnings:#?}");
     let unit = text("u", "[Service]\nExecStart=/usr/bin/kubelet --eviction-hard=memory.available<1Gi\n");
     for texts in [

@@ -72,7 +72,7 @@ pub(crate) fn is_misplaced(root: &Value, own: &str, problems: &mut Problems) -> 
     let of_any = std::iter::once(entries).chain(of_items).find_map(|entries| misplaced(entries, own));
     let found = of_any.or_else(|| of_k3s(entries));
     if let Some((line, why)) = found {
-        problems.add(Some(line), "the file", None, why);
+        problems.add(Some(line), "", None, why);
     }
     found.is_some()
 }
@@ -105,7 +105,7 @@ pub(crate) fn document(text: &str, dialect: Dialect, problems: &mut Problems) ->
     }
     repeated(&document.value, dialect, problems);
     if matches!(document.value, Value::Null) {
-        problems.add(None, "the file", None, "it is empty, and the kubelet refuses an empty file");
+        problems.add(None, "", None, "it is empty, and the kubelet refuses an empty file");
         return Layer::new();
     }
     let root = document.entries("", problems);
