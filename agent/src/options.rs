@@ -40,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
     pub(crate) trace: Option<PathBuf>,
     /// The size of all files of the trace together, as in `64Mi`, which is the default; the oldest are removed first.
-    #[arg(long, env = "PLIMSOLL_TRACE_SIZE", value_name = "SIZE", value_parser = size)]
+    #[arg(long, hide_short_help = true, env = "PLIMSOLL_TRACE_SIZE", value_name = "SIZE", value_parser = size)]
     pub(crate) trace_size: Option<Bytes>,
 }
 
@@ -54,17 +54,29 @@ struct OfKubelet {
     #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_KUBELET_CONFIG", value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
     /// The directory with its drop-ins.
-    #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_KUBELET_CONFIG_DIR", value_name = "DIRECTORY")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        help_heading = OF_KUBELET,
+        env = "PLIMSOLL_KUBELET_CONFIG_DIR",
+        value_name = "DIRECTORY"
+    )]
     kubelet_config_dir: Option<PathBuf>,
     /// The kubelet's answer to /configz.
-    #[arg(long, help_heading = OF_KUBELET, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, help_heading = OF_KUBELET, value_name = "FILE")]
     configz: Option<PathBuf>,
     /// OpenShift's node-config.yaml.
-    #[arg(long, help_heading = OF_KUBELET, env = "PLIMSOLL_NODE_CONFIG", value_name = "FILE")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        help_heading = OF_KUBELET,
+        env = "PLIMSOLL_NODE_CONFIG",
+        value_name = "FILE"
+    )]
     node_config: Option<PathBuf>,
     /// The kubelet's command line: /proc/PID/cmdline, a unit and its drop-ins, kubeadm-flags.env. Can be given several
     /// times. The files that it names are read too.
-    #[arg(long, help_heading = OF_KUBELET, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, help_heading = OF_KUBELET, value_name = "FILE")]
     kubelet_command_line: Vec<PathBuf>,
     /// The kubelet that runs on this machine: its command line and the files that it names, by the machine's paths. `run`
     /// goes on with what the next kubelet has, when that is started. Without a kubelet its defaults hold.
@@ -323,7 +335,7 @@ fn size(text: &str) -> Result<Bytes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{CommandFactory as _, Parser};
     use plimsoll_policy::kubelet::{Amount, ThresholdAmount};
     use plimsoll_units::Percentage;
 
@@ -331,6 +343,26 @@ mod tests {
     struct Line {
         #[command(flatten)]
         options: Options,
+    }
+
+    #[test]
+    fn the_short_help_has_what_is_usual_and_the_long_one_everything() {
+        let options = |help: String| {
+            let is_option = |word: &str| word.starts_with("--").then(|| word[2..].to_owned());
+            help.lines().filter_map(|line| line.split_whitespace().find_map(is_option)).collect::<Vec<_>>()
+        };
+        let mut command = Line::command();
+        let [short, long] = [command.render_help(), command.render_long_help()].map(|help| options(help.to_string()));
+        for flag in FLAGS.iter() {
+            let is_usual = SHORT.contains(&flag.long.as_str());
+            assert_eq!((short.contains(&flag.long), long.contains(&flag.long)), (is_usual, true), "{}", flag.long);
+        }
+        for usual in SHORT.into_iter().chain(["config", "kubelet-config", "running-kubelet", "log-level", "trace"]) {
+            assert!(short.iter().any(|option| option == usual), "{usual}");
+        }
+        for rare in ["kubelet-config-dir", "configz", "node-config", "kubelet-command-line", "trace-size"] {
+            assert_eq!([&short, &long].map(|of| of.iter().any(|option| option == rare)), [false, true], "{rare}");
+        }
     }
 
     #[test]

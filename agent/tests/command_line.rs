@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use std::collections::BTreeSet;
 
 /// The commands that `--help` lists.
-const COMMANDS: [&str; 7] = ["check", "config", "explain", "pods", "replay", "run", "undo"];
+const COMMANDS: [&str; 8] = ["check", "cluster-cleanup", "config", "explain", "pods", "replay", "run", "undo"];
 
 #[test]
 fn each_command_that_is_not_hidden_has_a_man_page() {
@@ -24,6 +24,10 @@ fn each_command_that_is_not_hidden_has_a_man_page() {
     let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("it is there");
     let whole = read("plimsoll.1");
     assert!(whole.contains("Exit codes: 0 done") && whole.contains("before the OOM killer does"), "{whole}");
+    for name in COMMANDS.into_iter().filter(|name| !["config", "run"].contains(name)) {
+        let page = read(&format!("plimsoll-{name}.1"));
+        assert!(page.contains("xit codes"), "{name}: {page}");
+    }
     assert!(read("plimsoll-run.1").contains("PLIMSOLL_KILL_SWITCH"));
     assert!(read("plimsoll-pods.1").contains("RANK 1 would be evicted first"));
 }
