@@ -1,5 +1,6 @@
-//! What keeps the processes that read what others write, the reporter, `services` and the scanner, from the rest of the machine: for
-//! each a user of its own with no capability, or the one that it needs, Landlock for files, and a filter of system calls for all the rest.
+//! What keeps the processes that read what others write, the reporter, `services` and the scanner, from the rest of the
+//! machine: for each a user of its own with no capability, or the one that it needs, Landlock for files, and a filter
+//! of system calls for all the rest.
 //!
 //! In this order: what a process needs is opened while it is still root, [`Part::confine`] before it starts a thread,
 //! [`Part::filter`] once all is set up.

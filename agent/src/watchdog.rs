@@ -1,7 +1,8 @@
-//! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. It sleeps for as
-//! long as that thread sets its alarm anew. Once it does not, this one wakes as often as that should: where it runs in time and that
-//! one does not run, the core hangs, and not the machine. It is killed, and the supervisor undoes what it held and starts
-//! another. One that cannot die yet, because it is in an uninterruptible system call, holds nothing any more either.
+//! The watch over the core: a thread of the supervisor with the priority of the core's watching thread. It sleeps for
+//! as long as that thread sets its alarm anew. Once it does not, this one wakes as often as that should: where it runs
+//! in time and that one does not run, the core hangs, and not the machine. It is killed, and the supervisor undoes what
+//! it held and starts another. One that cannot die yet, because it is in an uninterruptible system call, holds nothing
+//! any more either.
 //!
 //! To the service manager the supervisor reports (sd_notify) when the core has begun to watch, and from then on that
 //! its own threads run.

@@ -1,7 +1,7 @@
 //! Figures of workloads and of the cgroups directly in them, which in a pod are its containers: how much they take, how
-//! fast that grows, how far it is to their memory.max, whether memory.high throttles them, and their tasks. Opens files and allocates:
-//! for a thread of its own. Nothing is decided by these figures but what is done about those that are throttled
-//! ([`Reliefs`](crate::Reliefs)).
+//! fast that grows, how far it is to their memory.max, whether memory.high throttles them, and their tasks. Opens files
+//! and allocates: for a thread of its own. Nothing is decided by these figures but what is done about those that are
+//! throttled ([`Reliefs`](crate::Reliefs)).
 
 use core::time::Duration;
 use std::collections::HashMap;

@@ -25,9 +25,10 @@ pub use throttling::Throttling;
 pub use tree::{Root, children, id_of, open_below};
 pub use walk::{Bound, DEPTH, Walk};
 
-/// One cgroup by its directory and the files that a decision reads or writes: usage and population at each sample, freeze
-/// and kill, and the number of tasks where that is decided about. All other files are read by helper threads, which open them where they need them: the kernel keeps 1 to 5 KiB
-/// for each open file of a cgroup, and there may be thousands of cgroups.
+/// One cgroup by its directory and the files that a decision reads or writes: usage and population at each sample,
+/// freeze and kill, and the number of tasks where that is decided about. All other files are read by helper threads,
+/// which open them where they need them: the kernel keeps 1 to 5 KiB for each open file of a cgroup, and there may be
+/// thousands of cgroups.
 pub struct Handle {
     id: CgroupId,
     path: Vec<u8>,

@@ -95,7 +95,8 @@ impl Comparison {
 
     /// A pod was ended. `name`: as it is called, if that is known.
     ///
-    /// One that would not have been evicted is only counted where that is missed: in a dry run, and for an OOM kill, which most often is for a container's own limit, while another pod would have been evicted.
+    /// One that would not have been evicted is only counted where that is missed: in a dry run, and for an OOM kill,
+    /// which most often is for a container's own limit, while another pod would have been evicted.
     pub(crate) fn end(&self, ended: Ended, name: Option<&str>, is_dry_run: bool) {
         let Ended { uid, by, at } = ended;
         self.expire(at);

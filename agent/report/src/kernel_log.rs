@@ -14,7 +14,8 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use crate::names::{Cgroup, Names};
 use crate::record::{DiskCause, EnforcementRecord, HealthRecord, Killed, Record};
 
-/// How many bytes of a cgroup's path and the name of its pod there is room for: the kernel refuses records of more than some 970 bytes.
+/// How many bytes of a cgroup's path and the name of its pod there is room for: the kernel refuses records of more than
+/// some 970 bytes.
 const NAME: usize = 490;
 /// Kills that wait for their plans; where there are more, all that wait are written without figures.
 const WAITING: usize = 64;

@@ -1,5 +1,6 @@
-//! What outlives this process and the machine, kept on a disk: what is known of pods, so that where its source is missing after
-//! a restart they are decided about as before; what is to be reported to the cluster ([`super::outbox`]); and when images were used.
+//! What outlives this process and the machine, kept on a disk: what is known of pods, so that where its source is
+//! missing after a restart they are decided about as before; what is to be reported to the cluster ([`super::outbox`]);
+//! and when images were used.
 //!
 //! A thread of its own waits for the disk. Nothing that is sent to the core waits for that thread.
 

@@ -1,8 +1,8 @@
 //! Connects to the container runtime and to the API server for `services`, which may connect to nothing itself.
 //!
-//! A request is one byte: which of the sockets that the configuration names, or the API server. `services` is not trusted, so requests are taken at a bounded pace, and nothing here waits: where more
-//! connections wait at a socket than it takes, connecting fails at once, and one over the network is handed over while it is
-//! under way.
+//! A request is one byte: which of the sockets that the configuration names, or the API server. `services` is not
+//! trusted, so requests are taken at a bounded pace, and nothing here waits: where more connections wait at a socket
+//! than it takes, connecting fails at once, and one over the network is handed over while it is under way.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! What must survive the end of the agent and of the machine: evictions that are not finished, conditions, the engine's
-//! state, what is known of pods, and when images were used. On a disk, written and synced by services alone; neither a decision nor a kill
-//! waits for it.
+//! state, what is known of pods, and when images were used. On a disk, written and synced by services alone; neither a
+//! decision nor a kill waits for it.
 //!
 //! # On disk
 //!

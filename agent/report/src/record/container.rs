@@ -6,7 +6,8 @@ use plimsoll_inventory::{ContainerFigures, Ended};
 use plimsoll_units::{Bytes, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
-/// Sent by the inventory thread, but for [`Self::Victim`]. From `Begin` to `End` come the figures of those that are reported: all others have none.
+/// Sent by the inventory thread, but for [`Self::Victim`]. From `Begin` to `End` come the figures of those that are
+/// reported: all others have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerRecord<'a> {
     /// memory.high throttles it from now on.

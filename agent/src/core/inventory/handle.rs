@@ -184,9 +184,10 @@ impl InventoryHandle {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, how long the
-    /// sample took, and how many so far were delayed because they cost much. The nearer, the more often the slow figures are read; at once where it came much nearer. Below a
-    /// threshold the watching thread has those read that a decision needs.
+    /// Says after a sample how much memory is available, in percent of the threshold that it is nearest to, how long
+    /// the sample took, and how many so far were delayed because they cost much. The nearer, the more often the slow
+    /// figures are read; at once where it came much nearer. Below a threshold the watching thread has those read that a
+    /// decision needs.
     pub(in crate::core) fn sampled(&self, headroom: u32, cost: Duration, delayed: u32) {
         self.0.delayed_samples.store(delayed, Ordering::Relaxed);
         self.0.sample_cost.store(u64::try_from(cost.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);

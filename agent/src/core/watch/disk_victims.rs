@@ -1,9 +1,10 @@
 //! Pods that are evicted for disks, and for limits of local storage.
 //!
-//! They have a turn of their own, by the same engine with another state, so that no decision on memory waits for it. What is
-//! left on the disks is what this process itself reads; what other processes say of disks decides at most which of those
-//! that it reads are the container runtime's ([`roles`]). What pods take comes from the scanner, and their requests and limits from `services`: neither evicts a pod by
-//! itself that is not above a limit of its own, or a disk that is not short.
+//! They have a turn of their own, by the same engine with another state, so that no decision on memory waits for it.
+//! What is left on the disks is what this process itself reads; what other processes say of disks decides at most which
+//! of those that it reads are the container runtime's ([`roles`]). What pods take comes from the scanner, and their
+//! requests and limits from `services`: neither evicts a pod by itself that is not above a limit of its own, or a disk
+//! that is not short.
 //!
 //! What is dead or unused is removed first: no pod is evicted for a threshold while an order to remove is under way, or by a
 //! figure that may lack what one has freed.

@@ -8,9 +8,10 @@ use super::Watch;
 impl Watch {
     /// Begins nothing from here on, or acts again.
     ///
-    /// What is frozen is thawed, evicted pods that are held down too, and what the kernel stopped goes on, and no more of it is marked. A kill that was requested
-    /// is with the workers: it is finished and waited for, and not repeated where the victim is refilled. A workload that
-    /// was asked to end is not killed when its grace is over. Of a reclaim, what was requested runs out.
+    /// What is frozen is thawed, evicted pods that are held down too, and what the kernel stopped goes on, and no more
+    /// of it is marked. A kill that was requested is with the workers: it is finished and waited for, and not repeated
+    /// where the victim is refilled. A workload that was asked to end is not killed when its grace is over. Of a
+    /// reclaim, what was requested runs out.
     pub(super) fn switch(&mut self, is_off: bool) {
         self.enforcement.is_off = is_off;
         if is_off {

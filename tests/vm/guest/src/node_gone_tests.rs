@@ -18,8 +18,9 @@ const REPORTED: Duration = Duration::from_mins(6);
 const SEEN: Duration = Duration::from_mins(3);
 const MEASURED: &str = "plimsoll_orphaned_pods{measured=\"true\"}";
 
-/// A pod is removed from the container runtime, its cgroup and its source, as by a kubelet that cannot remove its directories:
-/// they are reported with what they take, and left; a pod that runs is not among them. Once they are removed that is reported, too.
+/// A pod is removed from the container runtime, its cgroup and its source, as by a kubelet that cannot remove its
+/// directories: they are reported with what they take, and left; a pod that runs is not among them. Once they are
+/// removed that is reported, too.
 pub(crate) fn directories_of_a_pod_that_is_gone() -> Result<()> {
     let mut node = Node::new()?;
     let gone = Filled::make(&mut node, "gone", [4, 0])?;
