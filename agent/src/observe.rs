@@ -19,7 +19,7 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use crate::services::{PodReader, facts_of};
+use crate::services::{PodReader, at, facts_of};
 use crate::{cluster_client, node_services};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
@@ -103,7 +103,7 @@ impl Known {
     /// From a list of pods. Of one that cannot be read nothing is known, which is printed.
     fn parsed(bytes: &[u8], source: String) -> anyhow::Result<Self> {
         let listed = facts_of(bytes, &mut PodReader::default())
-            .map_err(|error| anyhow::anyhow!("{source}:{}", printable(&format!("{error:#}"))))?;
+            .map_err(|error| anyhow::anyhow!(printable(&at(&source, &error))))?;
         if let Some(error) = listed.first_error {
             let (unread, error) = (listed.unread, printable(&error.to_string()));
             crate::log::complain(&format!("nothing is known of {unread} pods: {source}: line {error}"));

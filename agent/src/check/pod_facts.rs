@@ -6,16 +6,16 @@ use plimsoll_report::text::printable;
 use plimsoll_units::counted;
 
 use super::{Row, row};
-use crate::services::{PodFile, PodReader};
+use crate::services::{PodFile, PodReader, at};
 
-/// How many pods the file names, and what of it cannot be read; or why nothing can be.
+/// How many pods the file names, and what of it cannot be read; or why nothing can be, with its path.
 pub(super) type PodFacts = (String, Result<(usize, Option<String>), String>);
 
 /// Reads the file at `path`, as `services` does.
 pub(super) fn read(path: &Path) -> PodFacts {
     let name = path.display().to_string();
     let read = PodFile::open(path, PodReader::default()).and_then(|mut file| file.read());
-    let said = read.map_err(|error| format!("{error:#}")).map(|listed| {
+    let said = read.map_err(|error| at(&name, &error)).map(|listed| {
         let listed = listed.unwrap_or_default();
         (listed.pods.len(), listed.first_error.map(|error| format!("{} cannot be read; line {error}", listed.unread)))
     });
@@ -30,7 +30,7 @@ pub(super) fn pod_facts_row((path, read): &PodFacts) -> Row {
             "a pod that cannot be read is never evicted",
         ),
         Err(why) => (
-            format!("{path}:{why}"),
+            why.clone(),
             "no pod is evicted of which nothing is known: write there what `kubectl get pods -A -o json` prints of the \
              pods of this node, readable by every user",
         ),
@@ -49,8 +49,8 @@ mod tests {
         let pod = |uid: &str| format!(r#"{{"metadata":{{"uid":{uid},"name":"a","namespace":"b"}}}}"#);
         let good = pod(r#""01234567-89ab-cdef-0123-456789abcdef""#);
         for (text, expected) in [
-            (None, "it is not there"),
-            (Some("{".to_owned()), "EOF"),
+            (None, "pods.json: it is not there"),
+            (Some("{".to_owned()), "pods.json:1: EOF"),
             (Some(format!(r#"{{"items":[{good}]}}"#)), "1 pod in "),
             (Some(format!(r#"{{"items":[{good},{}]}}"#, pod("7"))), "and 1 cannot be read; line 1"),
         ] {

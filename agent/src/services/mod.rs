@@ -47,7 +47,7 @@ use journal::{Event, Journal, Known, Place, Restored, Works};
 use names::NameFeed;
 use outbox::Outbox;
 use pod_file::Listed;
-pub(crate) use pod_file::{PodFile, facts_of, names_of};
+pub(crate) use pod_file::{PodFile, at, facts_of, names_of};
 pub(crate) use pod_reader::PodReader;
 use removal::Removal;
 use running::{Running, RunningOrder};

@@ -79,11 +79,10 @@ impl PodFile {
                 Some(listed)
             }
             Err(error) => {
-                let trouble = format!("{error:#}");
+                let trouble = at(&self.path.display().to_string(), &error);
                 if self.trouble.as_ref() != Some(&trouble) {
-                    let path = self.path.display();
                     tracing::warn!(
-                        "what is known of pods is not renewed: podFacts {path}:{trouble}; what was read before holds"
+                        "what is known of pods is not renewed: podFacts {trouble}; what was read before holds"
                     );
                     self.trouble = Some(trouble);
                 }
@@ -111,25 +110,31 @@ impl PodFile {
     /// # Errors
     /// Where it is not there, or is no list of pods that can be read.
     pub(crate) fn read(&mut self) -> anyhow::Result<Option<Listed>> {
-        let found = statat(&self.directory, &self.name, AtFlags::empty()).context(" it is not there")?;
+        let found = statat(&self.directory, &self.name, AtFlags::empty()).context("it is not there")?;
         if self.seen == Some(content(&found)) {
             return Ok(None);
         }
         // A FIFO must not keep it waiting.
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = openat(&self.directory, &self.name, how, Mode::empty())
-            .with_context(|| format!(" user {} cannot open it; let that user read it", SERVICES.id))?;
+            .with_context(|| format!("user {} cannot open it; let that user read it", SERVICES.id))?;
         let opened = fstat(&file)?;
-        ensure!(FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile, " it is no regular file");
+        ensure!(FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile, "it is no regular file");
         let mut bytes = Vec::new();
-        File::from(file).take(MOST_BYTES + 1).read_to_end(&mut bytes).context(" it cannot be read")?;
+        File::from(file).take(MOST_BYTES + 1).read_to_end(&mut bytes).context("it cannot be read")?;
         // A file that is wrong is not read again before it changes.
         self.seen = Some(content(&opened));
-        ensure!(bytes.len() as u64 <= MOST_BYTES, " it is longer than {MOST_BYTES} bytes");
+        ensure!(bytes.len() as u64 <= MOST_BYTES, "it is longer than {MOST_BYTES} bytes");
         let listed = facts_of(&bytes, &mut self.reader)?;
         self.reader.retain(|uid| listed.pods.contains_key(uid));
         Ok(Some(listed))
     }
+}
+
+/// What is wrong with a file, behind the file and, where that is known, the line.
+pub(crate) fn at(file: &str, error: &anyhow::Error) -> String {
+    let blank = if error.is::<ReadError>() { "" } else { " " };
+    format!("{file}:{blank}{error:#}")
 }
 
 /// What a list of pods says.
@@ -226,7 +231,7 @@ pub(super) fn listed<P: Borrow<Pod>>(
 
 fn ensure_room(count: usize) -> anyhow::Result<()> {
     let most = MOST_PODS;
-    ensure!(count <= most, " it has more than {most} pods: list those of this node alone");
+    ensure!(count <= most, "it has more than {most} pods: list those of this node alone");
     Ok(())
 }
 
@@ -343,7 +348,8 @@ mod tests {
         assert_eq!(read(), None, "it is no file");
         fs::remove_file(&path).expect("writable");
         assert_eq!(read(), None, "it is gone");
-        assert!(file.trouble.as_deref().is_some_and(|why| why.starts_with(" it is not there")), "{:?}", file.trouble);
+        let begin = format!("{}: it is not there: ", path.display());
+        assert!(file.trouble.as_deref().is_some_and(|why| why.starts_with(&begin)), "{:?}", file.trouble);
     }
 
     #[test]
@@ -411,7 +417,7 @@ mod tests {
         for written in [&known as &dyn Fn(usize) -> String, &unread] {
             assert_eq!(read(MOST_PODS, written).expect("it is not too long"), MOST_PODS);
             let error = read(MOST_PODS + 1, written).expect_err("it is too long").to_string();
-            assert_eq!(error, " it has more than 4096 pods: list those of this node alone");
+            assert_eq!(error, "it has more than 4096 pods: list those of this node alone");
         }
     }
 
