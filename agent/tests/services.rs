@@ -1,10 +1,13 @@
 //! `services` as a process, behind its filter of system calls: it asks for a connection to the container runtime, lists pods
-//! over the one that it is handed, and sends their names.
+//! over the one that it is handed, and sends their names; and it goes on without the directory of a list of pods.
 
-use std::io::{Read as _, Write as _};
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use plimsoll_policy::Uid;
@@ -123,4 +126,54 @@ fn names_come_over_a_connection_that_was_handed_in() {
     let mut log = String::new();
     child.stdout.take().expect("it is piped").read_to_string(&mut log).expect("it has ended");
     assert!(log.contains("the container runtime names 1 pod"), "{log}");
+}
+
+/// The lines of a log, as they come.
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let (send, lines) = channel();
+    let log = BufReader::new(child.stdout.take().expect("it is piped"));
+    std::thread::spawn(move || log.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+    lines
+}
+
+/// The next line that has this, within a minute.
+fn line_with(lines: &Receiver<String>, text: &str) -> String {
+    loop {
+        let line = lines.recv_timeout(Duration::from_mins(1)).unwrap_or_else(|error| panic!("no {text}: {error}"));
+        if line.contains(text) {
+            return line;
+        }
+    }
+}
+
+/// It reaches no directory that was not there at its start: as soon as there is one it ends, for the next one to read it.
+#[test]
+fn a_directory_of_pod_facts_that_is_missing_is_waited_for() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    // Its user may look whether it is there.
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    let directory = folder.path().join("pods");
+    let start = || {
+        let (supervisor, its): (UnixDatagram, UnixDatagram) = handover::pair().expect("sockets");
+        fcntl_setfd(&its, FdFlags::empty()).expect("it is ours");
+        let mut command = Command::new(std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo sets it"));
+        command.arg("services").arg("--pod-facts").arg(directory.join("pods.json"));
+        command.arg("--journal-directory").arg(folder.path().join("journal"));
+        command.arg("--queues").arg(its.as_raw_fd().to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let log = lines_of(&mut child);
+        (child, log, supervisor)
+    };
+    let (mut child, log, _supervisor) = start();
+    let line = line_with(&log, "is not renewed");
+    assert!(line.contains("pods.json: its directory cannot be opened: No such file"), "{line}");
+    assert_eq!(child.try_wait().expect("it is ours"), None, "it goes on without");
+    std::fs::create_dir(&directory).expect("writable");
+    std::fs::write(directory.join("pods.json"), r#"{"items": []}"#).expect("writable");
+    line_with(&log, "begins anew");
+    assert!(child.wait().expect("it is ours").success());
+    let (mut child, log, _supervisor) = start();
+    line_with(&log, "0 pods are known");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it is ours").success());
 }

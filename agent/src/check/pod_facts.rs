@@ -14,8 +14,7 @@ pub(super) type PodFacts = (String, Result<(usize, Option<String>), String>);
 /// Reads the file at `path`, as `services` does.
 pub(super) fn read(path: &Path) -> PodFacts {
     let name = path.display().to_string();
-    let read = PodFile::open(path, PodReader::default()).and_then(|mut file| file.read());
-    let said = read.map_err(|error| at(&name, &error)).map(|listed| {
+    let said = PodFile::open(path, PodReader::default()).read().map_err(|error| at(&name, &error)).map(|listed| {
         let listed = listed.unwrap_or_default();
         (listed.pods.len(), listed.first_error.map(|error| format!("{} cannot be read; line {error}", listed.unread)))
     });

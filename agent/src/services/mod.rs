@@ -88,7 +88,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref();
-    let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration))).transpose()?;
+    let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration)));
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
@@ -110,7 +110,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         None
     });
     let files = Files {
-        read: file.as_ref().map(PodFile::directory),
+        read: file.as_ref().and_then(PodFile::directory),
         read_too: cluster.as_ref().and_then(|cluster| cluster.access().directory()),
         kept: kept.as_ref().map(Place::directory),
         ..Files::default()
@@ -165,7 +165,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         let reads = Reads { file, journal, disks, cluster };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
-            never = serve(socket.into(), reads, &configuration) => never,
+            served = serve(socket.into(), reads, &configuration) => served,
         }
     })?;
     log.finish(LAST_LINES);
@@ -181,7 +181,7 @@ struct Reads {
 }
 
 /// Reads the file whenever it changed, or follows the cluster, reads the disks, asks the runtime from time to time, and sends
-/// the newest core and the newest reporter what is known.
+/// the newest core and the newest reporter what is known. Ends where the next process can open a file that this one cannot.
 async fn serve(
     socket: std::os::unix::net::UnixDatagram,
     reads: Reads,
@@ -235,6 +235,10 @@ async fn serve(
             }
             _ = tick.tick(), if file.is_some() => {
                 let Some(file) = &mut file else { continue };
+                if file.is_elsewhere() {
+                    tracing::info!("the directory of podFacts is there now, or another one: services begins anew with it");
+                    return Ok(());
+                }
                 at.read(file, journal.as_ref());
             }
             event = next_of_cluster(&mut cluster) => at.take_of_cluster(event, journal.as_ref()),

@@ -8,13 +8,14 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use plimsoll_inventory::{Limited, MOST_PODS, PodFacts, StorageLimit, name_number};
 use plimsoll_pods::{Pod, ReadError, Spec, pods_of};
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{Critical, PodSpec};
 use plimsoll_report::PodNames;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
 
 use super::pod_reader::{Clocks, PodReader};
 use super::runtime::Named;
@@ -35,7 +36,7 @@ fn content(stat: &Stat) -> Content {
 /// The file, by the directory that it is in: it may be replaced.
 pub(crate) struct PodFile {
     path: PathBuf,
-    directory: OwnedFd,
+    directory: Result<OwnedFd, Errno>,
     name: OsString,
     seen: Option<Content>,
     was_read: bool,
@@ -47,19 +48,32 @@ pub(crate) struct PodFile {
 
 impl PodFile {
     /// Opens its directory; the file itself need not be there yet.
-    pub(crate) fn open(path: &Path, reader: PodReader) -> anyhow::Result<Self> {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            bail!("{} is no file", path.display())
-        };
+    pub(crate) fn open(path: &Path, reader: PodReader) -> Self {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, folder, how, Mode::empty())
-            .with_context(|| format!("podFacts: cannot open the directory {}", folder.display()))?;
-        let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(Self { path, directory, name, seen: None, was_read: false, trouble: None, unread: 0, reader })
+        let folder = path.parent().ok_or(Errno::INVAL);
+        let directory = folder.and_then(|folder| openat(CWD, folder, how, Mode::empty()));
+        let (path, name) = (path.to_owned(), path.file_name().unwrap_or_default().to_owned());
+        Self { path, directory, name, seen: None, was_read: false, trouble: None, unread: 0, reader }
     }
 
-    pub(super) fn directory(&self) -> BorrowedFd<'_> {
-        self.directory.as_fd()
+    /// Its directory, where it could be opened.
+    pub(crate) fn directory(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.as_ref().ok().map(OwnedFd::as_fd)
+    }
+
+    /// Whether its directory is another one by now than the one that was opened, or is there by now. Landlock bars this
+    /// process from it.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
+        let opened = match &self.directory {
+            Ok(directory) => fstat(directory).ok().map(identity),
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            // What could not be opened although it was there would not be by another process either.
+            Err(_) => return false,
+        };
+        let there = self.path.parent().and_then(|folder| statat(CWD, folder, AtFlags::empty()).ok());
+        let there = there.filter(|it| FileType::from_raw_mode(it.st_mode) == FileType::Directory).map(identity);
+        there.is_some() && there != opened
     }
 
     /// What it says, where it changed and can be read. Where it cannot, that is logged once, and what it said before
@@ -110,13 +124,15 @@ impl PodFile {
     /// # Errors
     /// Where it is not there, or is no list of pods that can be read.
     pub(crate) fn read(&mut self) -> anyhow::Result<Option<Listed>> {
-        let found = statat(&self.directory, &self.name, AtFlags::empty()).context("it is not there")?;
+        let opened = self.directory.as_ref();
+        let directory = opened.map_err(|errno| anyhow!("its directory cannot be opened: {errno}"))?;
+        let found = statat(directory, &self.name, AtFlags::empty()).context("it is not there")?;
         if self.seen == Some(content(&found)) {
             return Ok(None);
         }
         // A FIFO must not keep it waiting.
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = openat(&self.directory, &self.name, how, Mode::empty())
+        let file = openat(directory, &self.name, how, Mode::empty())
             .with_context(|| format!("user {} cannot open it; let that user read it", SERVICES.id))?;
         let opened = fstat(&file)?;
         ensure!(FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile, "it is no regular file");
@@ -327,7 +343,7 @@ mod tests {
     fn the_file_is_read_when_it_changed_and_what_it_said_holds_where_it_is_wrong() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("pods.json");
-        let mut file = PodFile::open(&path, PodReader::default()).expect("its directory is there");
+        let mut file = PodFile::open(&path, PodReader::default());
         let mut read =
             || file.read_changed().map(|listed| listed.pods.values().map(|pod| pod.memory_request).collect::<Vec<_>>());
         assert_eq!(read(), None, "it is not there");
@@ -350,6 +366,29 @@ mod tests {
         assert_eq!(read(), None, "it is gone");
         let begin = format!("{}: it is not there: ", path.display());
         assert!(file.trouble.as_deref().is_some_and(|why| why.starts_with(&begin)), "{:?}", file.trouble);
+    }
+
+    #[test]
+    fn a_directory_that_comes_or_is_replaced_is_seen() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (directory, before) = (folder.path().join("pods"), folder.path().join("before"));
+        let open = || PodFile::open(&directory.join("pods.json"), PodReader::default());
+        let mut file = open();
+        assert!(!file.is_elsewhere() && file.read_changed().is_none(), "it is not there");
+        assert!(
+            file.trouble.is_some_and(|why| why.contains("pods.json: its directory cannot be opened: No such file"))
+        );
+        let file = open();
+        fs::write(&directory, "").expect("writable");
+        assert!(!file.is_elsewhere() && !open().is_elsewhere(), "it is no directory");
+        fs::remove_file(&directory).expect("writable");
+        fs::create_dir(&directory).expect("writable");
+        assert!(file.is_elsewhere() && !open().is_elsewhere());
+        let file = open();
+        fs::rename(&directory, before).expect("writable");
+        assert!(!file.is_elsewhere(), "there is no other one");
+        fs::create_dir(&directory).expect("writable");
+        assert!(file.is_elsewhere());
     }
 
     #[test]
