@@ -19,6 +19,7 @@ use plimsoll_node::NodeError;
 use plimsoll_node::capabilities::{self, Capability};
 use plimsoll_node::clock::monotonic;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, chownat, fstat, openat};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -125,6 +126,16 @@ impl Part {
         Ok(troubles)
     }
 
+    /// Has this thread, which ends with what it tries, be the part's user and reach no other file than the part does.
+    ///
+    /// # Errors
+    /// Where this process may not become that user. Files are barred as far as the kernel can, as by [`Part::confine`].
+    pub(crate) fn try_out(self, files: Files<'_>) -> Result<(), Errno> {
+        become_user(self.id)?;
+        let _ = bar_files(files);
+        Ok(())
+    }
+
     /// Has every thread refused the system calls that the part does not need, by `filter`. Gives why that could not be
     /// had.
     pub(crate) fn filter(self, filter: impl FnOnce() -> Result<(), NodeError>) -> Result<(), String> {
@@ -132,7 +143,7 @@ impl Part {
     }
 }
 
-fn become_user(id: u32) -> Result<(), rustix::io::Errno> {
+fn become_user(id: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
     // Of this thread, which is the only one.
     set_thread_groups(&[])?;
