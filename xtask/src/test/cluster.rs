@@ -16,11 +16,10 @@ const PLACE_WITH_NODE: &str = "target/test/cluster-with-node";
 const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
 
-/// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run.
-const RATES: [u32; 3] = [50, 200, 0];
-const ROUNDS: u32 = 5;
-/// The variable in which the test finds the rate (`tests/cluster/suite/tests/node/race.rs`).
-const RATE: &str = "PLIMSOLL_TEST_RATE";
+/// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
+/// compared (`tests/cluster/suite/tests/node/race.rs`).
+const RATES: [(&str, &str); 3] = [("50 MiB/s", "50"), ("200 MiB/s", "200"), ("as fast as it can", "0")];
+const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
     cluster::needs_beside(!kernels.is_empty())
@@ -58,18 +57,18 @@ pub(super) fn run_with_node(_: &[&str], report: &mut Report) -> anyhow::Result<(
     })
 }
 
-/// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent. What passed in an
-/// earlier run of the same sources is not run again.
+/// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent.
 pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    let all = (1..=ROUNDS).flat_map(|round| RATES.map(|rate| (rate, name_of_race(rate, round))));
-    let left: Vec<(u32, String)> = all.filter(|(_, name)| !report.passed_before(name)).collect();
+    let left: Vec<_> = RATES.iter().filter(|(name, _)| !report.passed_before(name)).collect();
     if left.is_empty() {
         return Ok(());
     }
     let program = kube::program()?;
     cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
-        for (rate, name) in left {
-            report.run(&name, race(kubeconfig, &program).env(RATE, rate.to_string()));
+        for (name, rate) in left {
+            let mut races = race(kubeconfig, &program);
+            races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
+            report.run(name, &mut races);
         }
         Ok(())
     })
@@ -83,11 +82,4 @@ fn race(kubeconfig: &Path, program: &Path) -> Command {
     let mut race = beside_a_node(kubeconfig, program);
     race.args(["--", "--exact", cluster::RACE]);
     race
-}
-
-fn name_of_race(rate: u32, round: u32) -> String {
-    match rate {
-        0 => format!("as fast as it can, round {round}"),
-        rate => format!("{rate} MiB/s, round {round}"),
-    }
 }

@@ -12,6 +12,7 @@ mod eviction;
 mod figures;
 mod kill_switch;
 mod limits;
+mod many;
 mod outages;
 mod outside;
 mod overlay;

@@ -21,11 +21,12 @@ const NEEDED: [(&str, &str, &str); 4] = [
 pub(crate) fn start(turn: &Turn, name: &str, words: &[&str]) -> Result<()> {
     let mut starter = pod(name, &[]);
     let spec = &mut starter["spec"];
-    let command = ["/usr/bin/systemd-run", "--quiet", "--collect", "--slice", "system.slice", "--unit", name];
+    let command = ["/usr/bin/systemd-run", "--quiet", "--collect", "--expand-environment=no"];
+    let unit = ["--slice", "system.slice", "--unit", name];
     spec["restartPolicy"] = "Never".into();
     // It checks the process id of the manager, which its socket gives as 0 to another PID namespace.
     spec["hostPID"] = true.into();
-    spec["containers"][0]["command"] = json!([&command[..], words].concat());
+    spec["containers"][0]["command"] = json!([&command[..], &unit, words].concat());
     spec["volumes"] = NEEDED.map(|(name, path, _)| json!({"name": name, "hostPath": {"path": path}})).into();
     spec["containers"][0]["volumeMounts"] = NEEDED.map(|(name, _, at)| json!({"name": name, "mountPath": at})).into();
     turn.create(&starter)?;
