@@ -5,6 +5,7 @@
 
 use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
+use crate::release::HEAD_START;
 use crate::worker::{Done, Job, Workers};
 use core::time::Duration;
 use plimsoll_node::Fault;
@@ -536,7 +537,7 @@ fn submit_kill(handle: &Arc<Handle>, patience: Duration, workers: &mut Workers) 
     // Without what it was at first, its threads' progress is not seen, and it is stuck the sooner.
     let _ = workers.kill.submit(Job::Measure(measured));
     // Without room for the job the memory only comes back a little later.
-    let _ = workers.release.submit(Job::Release(dying));
+    let _ = workers.release.submit(Job::Release(dying, monotonic().after(HEAD_START)));
     true
 }
 

@@ -10,6 +10,11 @@ use plimsoll_units::MonotonicNs;
 use std::collections::HashSet;
 use std::thread;
 
+/// So long a victim has to give its memory back itself before it is taken. One that has begun to is left alone (`ESRCH`):
+/// a second walk over its address space takes as long again where both want the same CPU, and keeps it from its page tables
+/// meanwhile, for which the first walk waits (`exit_mmap`, mm/mmap.c), so that it seems to be stuck. What cannot run to its
+/// end, because it is throttled or waits in the kernel, is not there by then.
+pub(crate) const HEAD_START: Duration = Duration::from_millis(20);
 /// The pause between two rounds over a victim's processes.
 const PAUSE: Duration = Duration::from_millis(2);
 /// After so long, or [`ROUNDS`], a victim's memory is left to the kernel, which gives it back with each process: others
@@ -62,8 +67,9 @@ impl Tally {
     }
 }
 
-/// Takes the memory of each process of a cgroup that was killed.
-pub(crate) fn release(handle: &Handle) -> Done {
+/// Takes the memory of each process of a cgroup that was killed, from then on.
+pub(crate) fn release(handle: &Handle, from: MonotonicNs) -> Done {
+    thread::sleep(from.since(monotonic()));
     reached(KillPoint::ReleaseStarted);
     let by = monotonic().after(MOST);
     let mut tally = Tally::default();

@@ -10,7 +10,6 @@ use crate::signalling::{Killing, stop, terminate};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Activity, Handle, PageCache};
 use plimsoll_node::clock::monotonic;
-use plimsoll_node::priority::give_way;
 use plimsoll_node::vmstat;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -51,8 +50,8 @@ pub enum Job {
     /// Send SIGKILL to each process of a cgroup by its descriptor: to those that cgroup.kill does not end, and where there
     /// is no cgroup.kill to all. After that time none is sent, as above.
     Kill(Arc<Handle>, MonotonicNs),
-    /// The cgroup was killed: take the memory of its processes while they die.
-    Release(Arc<Handle>),
+    /// The cgroup was killed: take the memory of its processes while they die, from that time on.
+    Release(Arc<Handle>, MonotonicNs),
     /// Measure whether tasks of a cgroup run or end.
     Measure(Arc<Handle>),
     /// Read a cgroup's page cache anew.
@@ -254,12 +253,7 @@ impl Workers {
 
     /// Starts the others beside one that writes.
     pub fn beside(write: Worker, capacity: usize) -> io::Result<Self> {
-        // On a CPU that both want, what a victim does towards its own end comes first: a walk over the same address space
-        // beside it would double the time until its page tables are given back. Refused, it is an ordinary thread.
-        let release = Worker::start_with("release", capacity, || {
-            let _ = give_way();
-        })?;
-        Ok(Self { write, kill: Worker::start("kill", capacity)?, release })
+        Ok(Self { write, kill: Worker::start("kill", capacity)?, release: Worker::start("release", capacity)? })
     }
 
     /// The next result of any, if there is one.
@@ -371,7 +365,7 @@ fn perform(job: Job) -> Option<Done> {
             let processes = stop(&handle, &*journal, by);
             Some(Done::Stopped { cgroup: handle.id(), processes, at: monotonic() })
         }
-        Job::Release(handle) => Some(release(&handle)),
+        Job::Release(handle, from) => Some(release(&handle, from)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
         Job::ReadCache(handle) => Some(Done::CacheRead { cgroup: handle.id(), cache: handle.page_cache().ok() }),
         Job::FoldCounters => Some(Done::CountersFolded(vmstat::fold())),

@@ -20,3 +20,13 @@ fn living_processes_keep_their_memory() {
     assert_eq!(tally.gone, 1);
     assert!(!tally.round(&fake.handle, never));
 }
+
+#[test]
+fn a_victim_has_its_head_start() {
+    let fake = Fake::new("w");
+    let from = monotonic().after(HEAD_START);
+    let Done::Released { released: 0, gone: 0, kept: 0, .. } = release(&fake.handle, from) else {
+        panic!("there is no process");
+    };
+    assert!(monotonic() >= from);
+}

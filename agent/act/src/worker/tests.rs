@@ -2,7 +2,6 @@ use super::*;
 use crate::testing::{Fake, StopList};
 use core::time::Duration;
 use plimsoll_node::process::{self, Stat};
-use std::fs;
 use std::process::{Child, Command};
 
 fn wait(worker: &mut Worker) -> Done {
@@ -33,25 +32,6 @@ fn reclaim_is_asked_and_answered() {
     worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
     let outcome = Reclaimed::Less(Fault::Absent { file: "memory.reclaim" });
     assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup: old.handle.id(), asked: amount, outcome });
-}
-
-#[test]
-fn what_takes_the_memory_of_the_dying_gives_way_to_them() {
-    // The nineteenth field of proc_pid_stat(5); the second one, a name, is in parentheses.
-    let nice = |name: &str| {
-        fs::read_dir("/proc/self/task").expect("always there").find_map(|task| {
-            let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
-            let (before, fields) = stat.rsplit_once(") ")?;
-            let nice = fields.split(' ').nth(16)?.parse::<i32>().ok()?;
-            before.ends_with(&format!("({name}")).then_some(nice)
-        })
-    };
-    let _workers = Workers::start(4).expect("threads start");
-    // A thread has its name and its nice value somewhat after its start.
-    while nice("release").is_none_or(|nice| nice < 10) {
-        thread::yield_now();
-    }
-    assert!(nice("kill") <= nice("release"));
 }
 
 #[test]
@@ -230,6 +210,6 @@ fn a_full_queue_gives_the_job_back() {
     let (_give, done) = RingBuffer::new(1);
     let stop = Arc::new(AtomicBool::new(false));
     let mut worker = Worker { jobs, done, in_flight: 0, capacity: 1, thread: thread::current(), stop };
-    assert!(worker.submit(Job::Release(Arc::clone(&fake.handle))).is_ok());
-    assert!(matches!(worker.submit(Job::Release(Arc::clone(&fake.handle))), Err(Job::Release(_))));
+    assert!(worker.submit(Job::Release(Arc::clone(&fake.handle), MonotonicNs(0))).is_ok());
+    assert!(matches!(worker.submit(Job::Release(Arc::clone(&fake.handle), MonotonicNs(0))), Err(Job::Release(..))));
 }
