@@ -167,7 +167,7 @@ impl Report {
     /// Runs a command as a step of its own, whose row has the figures that it prints.
     pub(super) fn run(&mut self, name: &str, command: &mut Command) {
         let log = self.log(name);
-        match said(command, &log) {
+        match said(command, &log, &mut |_| ()) {
             Ok((status, said)) if status.success() => {
                 let figures: Vec<&str> = said.iter().filter_map(|line| figure(line)).collect();
                 self.passed(name, &figures.join("; "));
@@ -188,15 +188,17 @@ impl Report {
             command.args(["--skip", test]);
         }
         let log = self.log(name);
-        let (status, said) = said(command, &log)?;
+        let mut figures = Vec::new();
+        let (status, said) = said(command, &log, &mut |line| {
+            if let Some((test, figures)) = passed_test(line, &mut figures) {
+                self.row(&test, Word::Passed, &figures);
+            }
+        })?;
         let (passed, ignored) = closing_counts(&said);
         self.passed += passed;
         if ignored > 0 {
             println!("NOT RUN: {ignored} ignored tests");
             self.not_run += ignored;
-        }
-        for (test, figures) in passed_tests(&said) {
-            self.row(&test, Word::Passed, &figures);
         }
         let failed = failed_tests(&said);
         for (test, last) in &failed {
@@ -254,13 +256,18 @@ impl Report {
     }
 }
 
-/// Runs `command` to its end. Its output is shown, written to `log`, and given back by line.
-fn said(command: &mut Command, log: &Path) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
+/// Runs `command` to its end. Its output is shown, written to `log`, handed on by line, and given back.
+fn said(
+    command: &mut Command,
+    log: &Path,
+    next: &mut dyn FnMut(&str),
+) -> anyhow::Result<(std::process::ExitStatus, Vec<String>)> {
     let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut lines = Vec::new();
     let status = run::each_line(command, &mut |line| {
         println!("{line}");
         writeln!(file, "{line}")?;
+        next(line);
         lines.push(line.to_owned());
         Ok(())
     })?;
@@ -283,19 +290,16 @@ fn figure(line: &str) -> Option<&str> {
     line.strip_prefix("FIGURE ")
 }
 
-/// The tests of `cargo test` that passed, each with the figures that were printed since the one before: those of one, where tests
-/// run one at a time.
-fn passed_tests(said: &[String]) -> Vec<(String, String)> {
-    let (mut passed, mut figures) = (Vec::new(), Vec::new());
-    for line in said {
-        if let Some(figure) = figure(line) {
-            figures.push(figure);
-        } else if let Some(ended) = line.strip_prefix("test ") {
-            let of_it = std::mem::take(&mut figures).join("; ");
-            passed.extend(ended.strip_suffix(" ... ok").map(|name| (name.to_owned(), of_it)));
-        }
+/// The test of `cargo test` that passed by this line, with the figures that were printed since the one before: its own, where
+/// tests run one at a time.
+fn passed_test(line: &str, figures: &mut Vec<String>) -> Option<(String, String)> {
+    if let Some(figure) = figure(line) {
+        figures.push(figure.to_owned());
+        return None;
     }
-    passed
+    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let of_it = std::mem::take(figures).join("; ");
+    (outcome == "ok").then(|| (name.to_owned(), of_it))
 }
 
 /// The failed tests of `cargo test`, each with its output.
@@ -386,8 +390,8 @@ mod tests {
         let run = || {
             let mut report = Report::new(place.path().join("logs")).expect("a report");
             report.begin_table(Table::of(place.path(), "any", "2026-01-02", "abc"));
-            let said =
-                "test a ... ok\nFIGURE b: 1 s\nFIGURE c\ntest b ... ok\nFIGURE d\ntest c ... FAILED\ntest e ... ok\n";
+            let said = "test a ... ok\nFIGURE b: 1 s\ntest c has been running for over 60 seconds\nFIGURE c\ntest b ... ok\n\
+                        FIGURE d\ntest c ... FAILED\ntest e ... ok\n";
             // As cargo hands on what is for the tests.
             let script = format!("echo \"$@\"; printf '{said}'; exit 1");
             report.tests("any", Command::new("sh").args(["-c", &script, "sh"])).expect("it runs");
