@@ -51,7 +51,8 @@ pub(super) fn build() -> anyhow::Result<()> {
 
 /// The command that boots it with the certificates of this folder, or restores the one that was saved, and ends with it.
 pub(super) fn command(folder: &Path, saved: Option<&Path>) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    // This program, also where a build has put another one in its place since it was started.
+    let mut command = Command::new("/proc/self/exe");
     command.args(["vm", "--kernel", KERNEL, "--root", "systemd", "--memory", MEMORY, "--network", "--agent", "plain"]);
     command.args(["--timeout", &SECONDS.to_string()]);
     command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
