@@ -274,7 +274,12 @@ async fn our_taint_is_kept_beside_those_that_others_write_at_the_same_time() {
     });
     let (client, mut conflicts) = (scene.client(), 0);
     let mut is_wanted = false;
-    while !others.is_finished() {
+    // Pauses of many lengths: some are too short for the other's reading and writing, and some are long enough.
+    for pause in (0..20).map(|step| Duration::from_millis(10 * step)).cycle() {
+        if others.is_finished() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
         is_wanted = !is_wanted;
         let taints = if is_wanted { &wanted[..] } else { &[] };
         match node::write_taints(&client, &scene.node, taints).await {
