@@ -85,7 +85,12 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// What it needs: machines with systemd, and in them the other daemons.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        install::systemd_machines_with(&[&self.kernel], &rivals::PACKAGES)
+        let mut needs = Vec::new();
+        for cell in self.costs().into_iter().filter(|cell| !cell.packages.is_empty()) {
+            needs.extend(install::systemd_machines_with(&[&self.kernel], cell.packages)?);
+        }
+        needs.extend(install::systemd_machines_with(&[&self.kernel], &rivals::PACKAGES)?);
+        Ok(needs)
     }
 
     /// Whether it has all rivals and rounds, so that its results are published.

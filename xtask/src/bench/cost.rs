@@ -13,6 +13,7 @@ mod table;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
+use super::rivals;
 use crate::claim::Claim;
 use crate::qemu::Processor;
 use crate::revision;
@@ -38,9 +39,11 @@ pub(super) struct CostCell {
     workloads: &'static str,
     /// What the machine runs from: with systemd where there are other daemons.
     pub(super) root: Root,
+    /// The packages of Debian in that.
+    pub(super) packages: &'static [&'static str],
 }
 
-pub(super) static CELLS: [CostCell; 4] = [
+pub(super) static CELLS: [CostCell; 5] = [
     CostCell {
         name: "cost-hooks",
         what: "how many instructions each hook takes of a fixed load, and what its program is like",
@@ -48,6 +51,7 @@ pub(super) static CELLS: [CostCell; 4] = [
         rounds: 3,
         workloads: "0",
         root: Root::Initramfs,
+        packages: &[],
     },
     CostCell {
         name: "cost-storms",
@@ -56,6 +60,7 @@ pub(super) static CELLS: [CostCell; 4] = [
         rounds: 10,
         workloads: "0",
         root: Root::Initramfs,
+        packages: &[],
     },
     CostCell {
         name: "cost-idle",
@@ -64,6 +69,17 @@ pub(super) static CELLS: [CostCell; 4] = [
         rounds: 6,
         workloads: "0,100,500,4000",
         root: Root::Systemd,
+        packages: &rivals::PACKAGES,
+    },
+    CostCell {
+        name: "cost-pods",
+        what: "what the agent, with all of its processes, and earlyoom take while nothing happens beside pods and a \
+            containerd",
+        guest: "pods",
+        rounds: 6,
+        workloads: "500",
+        root: Root::Systemd,
+        packages: &["containerd", "earlyoom"],
     },
     CostCell {
         name: "cost-start",
@@ -72,6 +88,7 @@ pub(super) static CELLS: [CostCell; 4] = [
         rounds: 6,
         workloads: "0",
         root: Root::Initramfs,
+        packages: &[],
     },
 ];
 
@@ -134,7 +151,8 @@ pub(super) fn claims(known: &[Known]) -> Vec<Claim> {
         .flat_map(|measured| match measured {
             Measured::Hooks(_) => Vec::new(),
             Measured::Storms(storms) => storms::claims(storms),
-            Measured::Idle(idle) => idle::claims(idle),
+            Measured::Idle(idle) => idle::claims(idle, &idle::ALONE),
+            Measured::Pods(idle) => idle::claims(idle, &idle::ON_A_NODE),
             Measured::Start(start) => start::claims(start).into_iter().collect(),
         })
         .collect()

@@ -252,7 +252,7 @@ struct WithVolume {
 
 impl WithVolume {
     /// `limit`: that of the volume, if it has one.
-    fn create(number: u8, priority: i32, limit: Option<&str>) -> Result<Self> {
+    fn create(number: u16, priority: i32, limit: Option<&str>) -> Result<Self> {
         let mut pod = Pod::create("besteffort", number, priority, &json!({}))?;
         let empty_dir = limit.map_or_else(|| json!({}), |limit| json!({"sizeLimit": limit}));
         pod.facts["spec"]["volumes"] = json!([{"name": "data", "emptyDir": empty_dir}]);

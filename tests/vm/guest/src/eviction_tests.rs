@@ -43,7 +43,7 @@ pub(crate) fn outlive_all_processes() -> Result<()> {
 }
 
 /// One round with a pod of this number. Gives whether the step was reached.
-fn die_at(step: &str, is_from_before: bool, number: u8) -> Result<bool> {
+fn die_at(step: &str, is_from_before: bool, number: u16) -> Result<bool> {
     let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
     let mut scene = Scene::set_with(96, |settings| {
@@ -78,7 +78,7 @@ fn known(scene: &Scene) -> Result<()> {
 
 /// All processes of the agent are killed at once, so many times, each time at another moment around an eviction.
 pub(crate) fn outlive_random_moments() -> Result<()> {
-    const ROUNDS: u8 = 50;
+    const ROUNDS: u16 = 50;
     /// From shortly before the crossing: an eviction takes about half of that on an emulated machine.
     const WITHIN: Duration = Duration::from_millis(120);
     let seed = fastrand::u64(..);
@@ -92,7 +92,7 @@ pub(crate) fn outlive_random_moments() -> Result<()> {
 }
 
 /// One round with a pod of this number.
-fn die_after(after: Duration, number: u8) -> Result<()> {
+fn die_after(after: Duration, number: u16) -> Result<()> {
     let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
     let mut scene = Scene::set_with(96, |settings| settings.pod_facts = Some(FACTS.into()))?;

@@ -35,13 +35,13 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// `class` is empty for guaranteed; `number` makes the UID.
-    pub(crate) fn create(class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
+    pub(crate) fn create(class: &str, number: u16, priority: i32, resources: &Value) -> Result<Self> {
         Self::create_by("cri-containerd", class, number, priority, resources)
     }
 
     /// The same by a runtime that names cgroups of containers like this.
-    fn create_by(prefix: &str, class: &str, number: u8, priority: i32, resources: &Value) -> Result<Self> {
-        let uid = format!("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
+    fn create_by(prefix: &str, class: &str, number: u16, priority: i32, resources: &Value) -> Result<Self> {
+        let uid = format!("0a1b2c3d-4e5f-6071-8293-a4b5c6d7{number:04x}");
         let (dash, folder) = if class.is_empty() { ("", "") } else { ("-", "/") };
         let slice = if class.is_empty() { String::new() } else { format!("kubepods-{class}.slice") };
         let written = uid.replace('-', "_");
@@ -61,7 +61,7 @@ impl Pod {
     }
 
     /// Another cgroup in it.
-    fn beside(&self, prefix: &str, number: u8) -> Result<Cgroup> {
+    pub(crate) fn beside(&self, prefix: &str, number: u16) -> Result<Cgroup> {
         Cgroup::create(&format!("{}/{prefix}-{number:064x}.scope", self.cgroup.name()))
     }
 }

@@ -15,14 +15,34 @@ use crate::statistics::Summary;
 const OTHER: &str = "earlyoom";
 /// How often the agent may be woken, in thousandths a second.
 const WAKEUPS: u64 = 1000;
-/// The most that its processes may have in memory.
-const PSS: u64 = 12 << 20;
-/// With so many workloads its instructions may be so many times those of the other daemon.
-const CPU: [(u32, u64); 2] = [(0, 2), (500, 1)];
 
-const AT_REST: &str = "one wake-up a second at rest";
-const CPU_BESIDE: &str = "instructions at rest beside earlyoom's";
-const MEMORY: &str = "12 MiB of memory at rest";
+/// What has to hold in a cell.
+pub(super) struct Goals {
+    at_rest: &'static str,
+    cpu_beside: &'static str,
+    /// With so many workloads its instructions may be so many times those of the other daemon.
+    cpu: &'static [(u32, u64)],
+    memory: &'static str,
+    /// The most that its processes may have in memory.
+    pss: u64,
+}
+
+/// On a machine without pods, with two of its processes besides the core.
+pub(super) const ALONE: Goals = Goals {
+    at_rest: "one wake-up a second at rest",
+    cpu_beside: "instructions at rest beside earlyoom's",
+    cpu: &[(0, 2), (500, 1)],
+    memory: "12 MiB of memory at rest",
+    pss: 12 << 20,
+};
+/// With pods, a container runtime and a kubelet's disk, for which it has two processes more.
+pub(super) const ON_A_NODE: Goals = Goals {
+    at_rest: "one wake-up a second at rest beside pods",
+    cpu_beside: "instructions at rest beside pods and earlyoom's",
+    cpu: &[(500, 1)],
+    memory: "24 MiB of memory at rest beside pods",
+    pss: 24 << 20,
+};
 
 /// One figure over the windows of a watcher in the same surroundings.
 fn summary(idle: &Idle, watcher: &str, at: At, figure: impl Fn(&Window) -> Option<u64>) -> Option<Summary> {
@@ -58,7 +78,7 @@ fn name(at: At) -> String {
 }
 
 /// What has to hold of them.
-pub(super) fn claims(idle: &Idle) -> Vec<Claim> {
+pub(super) fn claims(idle: &Idle, goals: &Goals) -> Vec<Claim> {
     let at_rest: Vec<At> = surroundings(idle).into_iter().filter(|at| !at.storm).collect();
     let each = |what, figure: fn(&Window) -> u64, most: u64, text: fn(&Summary) -> String| {
         let all: Vec<(At, Summary)> =
@@ -69,17 +89,22 @@ pub(super) fn claims(idle: &Idle) -> Vec<Claim> {
         (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds: Some(holds) })
     };
     let claims = [
-        each(AT_REST, wakeups, WAKEUPS, a_second),
-        beside(idle),
-        each(MEMORY, |window| window.pss_bytes, PSS, |summary| format!("{} MiB", Unit::Mebibytes.median(summary))),
+        each(goals.at_rest, wakeups, WAKEUPS, a_second),
+        beside(idle, goals),
+        each(
+            goals.memory,
+            |window| window.pss_bytes,
+            goals.pss,
+            |summary| format!("{} MiB", Unit::Mebibytes.median(summary)),
+        ),
     ];
     claims.into_iter().flatten().collect()
 }
 
 /// The agent's instructions as so many times the other daemon's, each with its interval.
-fn beside(idle: &Idle) -> Option<Claim> {
+fn beside(idle: &Idle, goals: &Goals) -> Option<Claim> {
     let (mut found, mut holds) = (Vec::new(), true);
-    for (workloads, most) in CPU {
+    for &(workloads, most) in goals.cpu {
         let of = |watcher| summary(idle, watcher, At { storm: false, workloads }, |window| Some(cpu(window)));
         let (own, other) = (of(EBPF)?, of(OTHER)?);
         holds &= own.median <= other.median * most;
@@ -90,7 +115,7 @@ fn beside(idle: &Idle) -> Option<Claim> {
             digits(float(own.median) / float(other.median.max(1)))
         ));
     }
-    Some(Claim { what: CPU_BESIDE, found: found.join("; "), holds: Some(holds) })
+    Some(Claim { what: goals.cpu_beside, found: found.join("; "), holds: Some(holds) })
 }
 
 /// A median with its interval.
@@ -200,20 +225,23 @@ mod tests {
     }
 
     fn broken_by(watcher: &str, workloads: u32, storm: bool, key: &str, value: &Value) -> Vec<&'static str> {
-        broken(&claims(&idle(|window| {
-            if window["watcher"] == watcher && window["workloads"] == workloads && window["storm"] == storm {
-                window[key] = value.clone();
-            }
-        })))
+        broken(&claims(
+            &idle(|window| {
+                if window["watcher"] == watcher && window["workloads"] == workloads && window["storm"] == storm {
+                    window[key] = value.clone();
+                }
+            }),
+            &ALONE,
+        ))
     }
 
     #[test]
     fn each_claim_can_break_and_only_at_rest_and_by_the_agent() {
-        assert_eq!(broken(&claims(&idle(|_| ()))), [""; 0]);
+        assert_eq!(broken(&claims(&idle(|_| ()), &ALONE)), [""; 0]);
         for (key, value, expected) in [
-            ("wakeups", json!({"core core": 21}), AT_REST),
-            ("pss_bytes", json!((12 << 20) + 1), MEMORY),
-            ("cpu_ns", json!(80_000_100), CPU_BESIDE),
+            ("wakeups", json!({"core core": 21}), ALONE.at_rest),
+            ("pss_bytes", json!((12 << 20) + 1), ALONE.memory),
+            ("cpu_ns", json!(80_000_100), ALONE.cpu_beside),
         ] {
             for workloads in [0, 500] {
                 assert_eq!(broken_by(EBPF, workloads, false, key, &value), [expected], "{key} {workloads}");
@@ -223,17 +251,35 @@ mod tests {
         }
         // Twice as much with none, and as much with 500.
         assert_eq!(broken_by(EBPF, 0, false, "cpu_ns", &json!(80_000_000)), [""; 0]);
-        assert_eq!(broken_by(EBPF, 500, false, "cpu_ns", &json!(40_000_100)), [CPU_BESIDE]);
+        assert_eq!(broken_by(EBPF, 500, false, "cpu_ns", &json!(40_000_100)), [ALONE.cpu_beside]);
+    }
+
+    #[test]
+    fn on_a_node_twice_the_memory_may_be_taken_and_no_more_instructions() {
+        let of = |key: &str, value: Value| {
+            broken(&claims(
+                &idle(|window| {
+                    if window["watcher"] == EBPF && window["workloads"] == 500 {
+                        window[key] = value.clone();
+                    }
+                }),
+                &ON_A_NODE,
+            ))
+        };
+        assert_eq!(of("pss_bytes", json!(24 << 20)), [""; 0]);
+        assert_eq!(of("pss_bytes", json!((24 << 20) + 1)), [ON_A_NODE.memory]);
+        assert_eq!(of("cpu_ns", json!(40_000_100)), [ON_A_NODE.cpu_beside]);
+        assert_eq!(of("wakeups", json!({"services plimsoll": 21})), [ON_A_NODE.at_rest]);
     }
 
     #[test]
     fn what_was_not_measured_is_not_judged() {
         let mut without = idle(|_| ());
         without.windows.retain(|window| window.watcher != OTHER);
-        let what: Vec<&str> = claims(&without).iter().map(|claim| claim.what).collect();
-        assert_eq!(what, [AT_REST, MEMORY]);
+        let what: Vec<&str> = claims(&without, &ALONE).iter().map(|claim| claim.what).collect();
+        assert_eq!(what, [ALONE.at_rest, ALONE.memory]);
         without.windows.clear();
-        assert!(claims(&without).is_empty());
+        assert!(claims(&without, &ALONE).is_empty());
     }
 
     #[test]

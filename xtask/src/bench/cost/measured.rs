@@ -12,6 +12,7 @@ pub(super) enum Measured {
     Hooks(Hooks),
     Storms(Storms),
     Idle(Idle),
+    Pods(Idle),
     Start(Start),
 }
 
@@ -22,6 +23,7 @@ impl Measured {
             Self::Hooks(_) => "hooks",
             Self::Storms(_) => "storms",
             Self::Idle(_) => "idle",
+            Self::Pods(_) => "pods",
             Self::Start(_) => "start",
         }
     }
@@ -38,7 +40,9 @@ impl Measured {
         match self {
             Self::Hooks(hooks) => least(hooks.loads.iter().map(|run| (&run.load, run.statistics))),
             Self::Storms(storms) => least(storms.runs.iter().map(|run| (&run.storm, run.agent))),
-            Self::Idle(idle) => least(idle.windows.iter().map(|window| (&window.watcher, window.at()))),
+            Self::Idle(idle) | Self::Pods(idle) => {
+                least(idle.windows.iter().map(|window| (&window.watcher, window.at())))
+            }
             Self::Start(start) => start.pairs.len(),
         }
     }
@@ -49,6 +53,7 @@ impl Measured {
             Self::Hooks(Hooks { machine, .. })
             | Self::Storms(Storms { machine, .. })
             | Self::Idle(Idle { machine, .. })
+            | Self::Pods(Idle { machine, .. })
             | Self::Start(Start { machine, .. }) => machine,
         }
     }

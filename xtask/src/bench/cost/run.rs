@@ -1,11 +1,10 @@
 //! One run of these cells: what was measured of them before, or a boot of a machine for each.
 
 use super::{CELLS, CostCell, Kept, Known, claims, whole};
-use crate::bench::{Bench, LEFT, rivals};
+use crate::bench::{Bench, LEFT};
 use crate::claim::Claim;
 use crate::debian_root;
 use crate::progress::Progress;
-use crate::vm::Root;
 
 impl Bench {
     /// Measures these cells of costs and publishes all of which there are results. Gives what has to hold, and how many
@@ -57,9 +56,7 @@ impl Bench {
         let command = cell.command(&format!("/out/{LEFT}"));
         self.boot(cell.name, &command, |machine| {
             (machine.icount, machine.root) = (true, cell.root);
-            if cell.root == Root::Systemd {
-                machine.packages = debian_root::names(&rivals::PACKAGES);
-            }
+            machine.packages = debian_root::names(cell.packages);
         })?;
         cell.kept(&self.left(cell.name)?, self.date.clone(), self.revision.clone())
     }

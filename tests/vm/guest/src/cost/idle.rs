@@ -1,14 +1,17 @@
 //! What the agent, earlyoom and systemd-oomd take while nothing happens, for few and for many workloads, and while memory
-//! is taken and given back as fast as a processor can. In one boot, one after the other, on a machine with systemd.
+//! is taken and given back as fast as a processor can; the same while nothing happens on a node with pods and a containerd.
+//! In one boot, one after the other, on a machine with systemd.
 
 use super::storm::{self, Kind};
-use super::{Machine, SETTLED, save, settings};
-use crate::agent::Agent;
+use super::{Machine, SETTLED, pods, save, settings};
+use crate::agent::{Agent, Settings};
 use crate::bench;
 use crate::bench::rival::{self, Rival, Running};
 use crate::cgroup::{Cgroup, ROOT};
-use crate::machine::{named, now_ns};
-use crate::scene::{MIB, allow_files_of_the_unit};
+use crate::containerd::{self, Driver};
+use crate::machine::{named, now_ns, wait_for};
+use crate::pods_tests::FACTS;
+use crate::scene::{MIB, PATIENCE, allow_files_of_the_unit};
 use crate::systemd;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
@@ -19,13 +22,51 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-/// What is measured, in this order.
-const WATCHERS: [Rival; 3] = [Rival::PlimsollEbpf, Rival::Earlyoom, Rival::SystemdOomd];
 /// How long a window is, at rest and in a storm. At rest the agent walks the tree every five minutes: each window has that.
 const AT_REST: Duration = Duration::from_mins(5);
 const IN_STORM: Duration = Duration::from_secs(4);
 /// The threshold, which nothing crosses.
 const THRESHOLD: u64 = 64 * MIB;
+
+/// What there is of workloads, without processes in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Workloads {
+    /// Cgroups in the slice of the workloads, which the agent knows by that. Also measured in a storm.
+    Cgroups,
+    /// Pods, which the agent has a list of, with thresholds on the kubelet's disk. Beside a containerd.
+    Pods,
+}
+
+impl Workloads {
+    /// The cell that it is.
+    const fn cell(self) -> &'static str {
+        match self {
+            Self::Cgroups => "idle",
+            Self::Pods => "pods",
+        }
+    }
+
+    /// What is measured beside them, in this order.
+    const fn watchers(self) -> &'static [Rival] {
+        match self {
+            Self::Cgroups => &[Rival::PlimsollEbpf, Rival::Earlyoom, Rival::SystemdOomd],
+            Self::Pods => &[Rival::PlimsollEbpf, Rival::Earlyoom],
+        }
+    }
+
+    fn settings(self) -> Result<Settings> {
+        let settings = settings()?;
+        Ok(match self {
+            Self::Cgroups => settings,
+            Self::Pods => Settings {
+                pod_facts: Some(FACTS.into()),
+                node_disk: Some((None, THRESHOLD)),
+                node_inodes: Some(1000),
+                ..settings
+            },
+        })
+    }
+}
 
 /// All that was measured.
 #[derive(Serialize)]
@@ -41,7 +82,7 @@ struct Measured {
 #[derive(Serialize)]
 struct Window {
     watcher: String,
-    /// How many cgroups there are in the slice of the workloads, without processes in them.
+    /// How many workloads there are.
     workloads: u32,
     /// Whether memory was taken and given back all the time.
     storm: bool,
@@ -58,25 +99,37 @@ struct Window {
     descriptors: u64,
 }
 
-pub(super) fn measure(windows: usize, workloads: &[u32], out: &Path) -> Result<()> {
+pub(super) fn measure(kind: Workloads, windows: usize, workloads: &[u32], out: &Path) -> Result<()> {
     ensure!(systemd::is_here(), "other daemons are units of systemd: boot with `--root systemd`");
     bench::set_up()?;
     allow_files_of_the_unit()?;
     let (machine, versions) = (Machine::here()?, bench::versions()?);
-    let mut measured = Measured { cell: "idle", machine, versions, windows: Vec::new() };
-    println!("PLAN {}", windows * WATCHERS.len() * (workloads.len() + 1));
-    let mut there = 0;
-    let turns = workloads.iter().map(|count| (*count, false));
+    let mut measured = Measured { cell: kind.cell(), machine, versions, windows: Vec::new() };
     // The storm is the first of all, when there are no workloads.
-    for (count, is_storm) in [(0, true)].into_iter().chain(turns) {
+    let storm = (kind == Workloads::Cgroups).then_some((0, true));
+    let turns: Vec<(u32, bool)> = storm.into_iter().chain(workloads.iter().map(|count| (*count, false))).collect();
+    println!("PLAN {}", windows * kind.watchers().len() * turns.len());
+    if kind == Workloads::Pods {
+        containerd::start(Driver::Systemd)?;
+    }
+    let (mut there, mut known) = (0, Vec::new());
+    for (count, is_storm) in turns {
         while there < count {
-            let idle = Path::new(ROOT).join(bench::SLICE).join(format!("idle-{there}"));
-            fs::create_dir(&idle).with_context(|| format!("cannot make {}", idle.display()))?;
+            match kind {
+                Workloads::Cgroups => {
+                    let idle = Path::new(ROOT).join(bench::SLICE).join(format!("idle-{there}"));
+                    fs::create_dir(&idle).with_context(|| format!("cannot make {}", idle.display()))?;
+                }
+                Workloads::Pods => pods::make(there, &mut known)?,
+            }
             there += 1;
         }
-        for watcher in WATCHERS {
+        if kind == Workloads::Pods {
+            pods::list(&known)?;
+        }
+        for &watcher in kind.watchers() {
             rival::clear()?;
-            let watched = Watched::start(watcher)?;
+            let watched = Watched::start(watcher, kind, count)?;
             thread::sleep(SETTLED);
             let storm = is_storm.then(Storm::start).transpose()?;
             for _ in 0..windows {
@@ -107,12 +160,16 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(watcher: Rival) -> Result<Self> {
+    fn start(watcher: Rival, kind: Workloads, count: u32) -> Result<Self> {
         let running = match watcher {
             // With the shipped unit's capabilities.
             Rival::PlimsollEbpf => {
-                let settings = settings()?;
-                Running::Agent(Agent::start(&settings)?, settings.cgroup()?)
+                let settings = kind.settings()?;
+                let agent = Agent::start(&settings)?;
+                if kind == Workloads::Pods {
+                    all_processes_work(&agent, count)?;
+                }
+                Running::Agent(agent, settings.cgroup()?)
             }
             other => other.start(THRESHOLD, 100)?,
         };
@@ -174,6 +231,15 @@ impl Watched {
         }
         Ok(switches)
     }
+}
+
+/// Waits until the agent knows all pods. It has all of its processes.
+fn all_processes_work(agent: &Agent, pods: u32) -> Result<()> {
+    agent.part("services")?;
+    agent.part("scanner")?;
+    let known = format!("{pods} pods are known");
+    wait_for(&known, PATIENCE, || Ok(agent.text().contains(&known)))
+        .with_context(|| format!("the log ends with: {}", crate::agent::tail(&agent.text())))
 }
 
 /// A process that takes and gives back memory until this is dropped.

@@ -7,6 +7,7 @@
 
 mod hooks;
 mod idle;
+mod pods;
 mod start;
 pub(crate) mod storm;
 mod storms;
@@ -16,6 +17,7 @@ use crate::agent::{Agent, Settings};
 use crate::machine::{KernelSetting, meminfo};
 use crate::scene::MIB;
 use anyhow::{Context as _, Result};
+use idle::Workloads;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,10 +28,10 @@ use std::time::Duration;
 pub(crate) struct Arguments {
     /// What to measure.
     what: What,
-    /// How often, side by side; for `idle` how many windows.
+    /// How often, side by side; for `idle` and `pods` how many windows.
     #[arg(long, default_value_t = 1)]
     rounds: usize,
-    /// How many workloads there are, one after the other; for `idle`.
+    /// How many workloads there are, one after the other; for `idle` and `pods`.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     workloads: Vec<u32>,
     /// Where the measurements are written, as JSON.
@@ -42,6 +44,7 @@ enum What {
     Hooks,
     Storms,
     Idle,
+    Pods,
     Start,
     Verified,
 }
@@ -51,7 +54,8 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     match what {
         What::Hooks => hooks::measure(*rounds, out),
         What::Storms => storms::measure(*rounds, out),
-        What::Idle => idle::measure(*rounds, workloads, out),
+        What::Idle => idle::measure(Workloads::Cgroups, *rounds, workloads, out),
+        What::Pods => idle::measure(Workloads::Pods, *rounds, workloads, out),
         What::Start => start::measure(*rounds, out),
         What::Verified => save(out, &verified::here()?),
     }
