@@ -90,6 +90,12 @@ impl Config {
         of_slice.map_or(Signal::MemoryAvailable, |threshold| threshold.signal)
     }
 
+    /// Whether the conditions of a scope are the node's: its own, and what all pods lack together, as in the kubelet, where
+    /// `memory.available` and `allocatableMemory.available` have one condition (`signalToNodeCondition`).
+    pub fn is_of_node(&self, scope: Scope) -> bool {
+        scope == Scope::Node || self.memory_signal(scope) == Signal::AllocatableMemoryAvailable
+    }
+
     /// The signal of a threshold, by its place; absent where it is no threshold on a signal.
     pub fn signal_of(&self, scope: Scope, why: Why) -> Option<Signal> {
         match why {

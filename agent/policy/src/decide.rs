@@ -103,10 +103,10 @@ impl State {
         }
     }
 
-    /// The conditions of the node, as of the last decision.
-    pub fn conditions(&self) -> kubelet::Conditions {
+    /// The conditions of the node, as of the last decisions by `config` about it and about all pods.
+    pub fn conditions(&self, config: &Config) -> kubelet::Conditions {
         match &self.0 {
-            Of::Engine(state) => state.conditions(),
+            Of::Engine(state) => state.conditions(config),
             Of::Kubelet(state) => state.manager().conditions(),
         }
     }

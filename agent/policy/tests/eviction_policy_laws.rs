@@ -667,7 +667,7 @@ laws! {
                 }
                 assert!(State::resume(read(), config, 11, now).is_none(), "it was kept for other slots");
                 let resumed = State::resume(read(), config, 10, now).expect("it was kept for this configuration");
-                assert_eq!(resumed.conditions(), state.conditions());
+                assert_eq!(resumed.conditions(config), state.conditions(config));
                 resumed
             }
         };

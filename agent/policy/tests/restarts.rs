@@ -89,7 +89,10 @@ fn a_grace_goes_on_and_the_time_without_a_process_counts() {
         assert_eq!(process.sees(100, 90), (true, false), "{policy}");
         assert_eq!(process.sees(105, 90), (true, false), "{policy}");
         process = process.restarts(112);
-        assert!(process.state.conditions().has(Condition::MemoryPressure), "{policy}: before anything is observed");
+        assert!(
+            process.state.conditions(&process.config).has(Condition::MemoryPressure),
+            "{policy}: before anything is observed"
+        );
         assert_eq!(process.sees(119, 90), (true, false), "{policy}");
         process = process.restarts(119);
         assert_eq!(process.sees(120, 90), (true, true), "{policy}: 20 s after the crossing");

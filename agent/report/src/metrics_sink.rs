@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use plimsoll_inventory::{OrphanedPods, RemovalError, RemovalResult};
-use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Condition;
 use plimsoll_policy::message::SIGNAL_LABEL;
 use plimsoll_units::Bytes;
@@ -56,11 +55,8 @@ impl MetricsSink {
         }
         count(&self.metrics.decisions, ("outcome", &variant(&draft.plan.outcome).0));
         count_candidates(&self.metrics, &draft.plan);
-        if draft.plan.scope == Scope::Node {
-            let has = |condition| draft.plan.conditions.has(condition).into();
-            self.metrics.memory_pressure.set(has(Condition::MemoryPressure));
-            self.metrics.pid_pressure.set(has(Condition::PidPressure));
-        }
+        self.metrics.memory_pressure.set(draft.of_node.has(Condition::MemoryPressure).into());
+        self.metrics.pid_pressure.set(draft.of_node.has(Condition::PidPressure).into());
     }
 
     fn startup(&mut self, record: &StartupRecord<'_>) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use plimsoll_config::Configuration;
-use plimsoll_policy::kubelet::Resource;
+use plimsoll_policy::kubelet::{Conditions, Resource};
 use plimsoll_policy::{Action, Config, MemoryReading, Plan, Ranked, Scope, ThresholdStatus, Uid, text};
 use plimsoll_units::MonotonicNs;
 use serde_json::{Map, Value, json};
@@ -23,6 +23,8 @@ pub(crate) struct Draft {
     awake: MonotonicNs,
     pub(crate) shadow: bool,
     pub(crate) plan: Plan,
+    /// Conditions of the node after it.
+    pub(crate) of_node: Conditions,
     /// The candidates.
     cgroups: BTreeMap<u32, Cgroup>,
     /// Those of them that are pods.
@@ -44,6 +46,7 @@ impl Draft {
             outcome,
             memory,
             conditions,
+            of_node,
             deficit,
             is_futile,
             attribution,
@@ -65,7 +68,17 @@ impl Draft {
         plan.attribution = attribution;
         plan.overlooked = overlooked;
         plan.recheck_at = recheck_at;
-        Some(Self { number, cause, crossed, awake, shadow, plan, cgroups: BTreeMap::new(), pods: BTreeMap::new() })
+        Some(Self {
+            number,
+            cause,
+            crossed,
+            awake,
+            shadow,
+            plan,
+            of_node,
+            cgroups: BTreeMap::new(),
+            pods: BTreeMap::new(),
+        })
     }
 
     pub(crate) fn threshold(&mut self, status: ThresholdStatus, acting: bool) {
@@ -162,7 +175,7 @@ impl Draft {
 
     /// Every number by its name and unit.
     pub(crate) fn fields(&self, configuration: &Configuration) -> Map<String, Value> {
-        let Self { number, cause, crossed, awake, shadow, plan, cgroups, pods: _ } = self;
+        let Self { number, cause, crossed, awake, shadow, plan, of_node: _, cgroups, pods: _ } = self;
         let slice = self.slice(configuration);
         let mut fields = plan_fields(&configuration.policy, plan, slice, |workload| self.path(workload));
         for list in ["actions", "candidates"] {

@@ -211,6 +211,7 @@ mod tests {
                 mem_available: Some(Bytes(u64::MAX)),
             }),
             conditions: Conditions::default(),
+            of_node: Conditions::default(),
             deficit: Some(Deficit { missing: most, expected: most, coming: most, taken: most }),
             is_futile: true,
             attribution: Some(Attribution {

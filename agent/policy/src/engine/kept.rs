@@ -62,7 +62,7 @@ impl<'a> KeptScope<'a> {
 
 impl State {
     /// The node, then the slices.
-    fn scopes(&self) -> impl Iterator<Item = (Scope, &ScopeState)> {
+    pub(super) fn scopes(&self) -> impl Iterator<Item = (Scope, &ScopeState)> {
         let slices = (0_u8..).map(|index| Scope::Slice(SliceId(index))).zip(&self.slices);
         core::iter::once((Scope::Node, &self.node)).chain(slices)
     }

@@ -348,9 +348,13 @@ impl State {
         &mut self.taken[kind as usize]
     }
 
-    /// The conditions of the node.
-    pub(crate) const fn conditions(&self) -> Conditions {
-        self.node.conditions
+    /// The conditions of the node, with those of the scopes that are [the node's](Config::is_of_node).
+    pub(crate) fn conditions(&self, config: &Config) -> Conditions {
+        let has = |condition| {
+            let mut of_node = self.scopes().filter(|(scope, _)| config.is_of_node(*scope));
+            of_node.any(|(_, state)| state.conditions.has(condition))
+        };
+        Conditions::of(has)
     }
 
     /// When a threshold behind each condition of the node was last crossed.

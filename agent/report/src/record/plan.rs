@@ -47,8 +47,10 @@ pub enum PlanRecord<'a> {
         outcome: Outcome,
         /// What was read.
         memory: Option<MemoryReading>,
-        /// Conditions to report.
+        /// Conditions of its scope.
         conditions: Conditions,
+        /// Conditions of the node after it, with what all pods together lack.
+        of_node: Conditions,
         /// What is missing.
         deficit: Option<Deficit>,
         /// Evicting does not help.

@@ -65,6 +65,7 @@ fn begin(shadow: bool) -> PlanRecord<'static> {
             mem_available: Some(Bytes::mib(80)),
         }),
         conditions: Conditions::of(|condition| condition == Condition::MemoryPressure),
+        of_node: Conditions::of(|condition| condition == Condition::MemoryPressure),
         deficit: Some(Deficit { missing: mib(20), taken: mib(300), ..Deficit::default() }),
         is_futile: false,
         attribution: None,

@@ -2,7 +2,7 @@
 
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskReading;
-use plimsoll_policy::kubelet::{Condition, Resource};
+use plimsoll_policy::kubelet::{Condition, Conditions, Resource};
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
 use plimsoll_units::MonotonicNs;
 
@@ -200,7 +200,8 @@ impl Watch {
         self.freeze_grown(scope);
         let plan = &self.engine.plan;
         let is_shadow = !self.enforcement.acts();
-        let made = Made { plan, number: self.engine.number, trigger, is_shadow };
+        let conditions = self.engine.state.conditions(&self.engine.policy);
+        let made = Made { plan, conditions, number: self.engine.number, trigger, is_shadow };
         self.reporting.plan(made, &self.workloads.table, &mut self.scopes.get_mut(scope).reported, now);
         if plan.outcome == Outcome::Unattributed {
             self.workloads.handle.request(Request::Suspects);
@@ -208,11 +209,12 @@ impl Watch {
         if let Some(at) = plan.recheck_at {
             self.schedule.sample_by(at);
         }
-        if scope == Scope::Node {
+        if self.engine.policy.is_of_node(scope) {
+            let Engine { policy, plan, .. } = &self.engine;
+            self.scopes.get_mut(scope).crossed = Conditions::of(|it| plan.condition_case(policy, it).is_some());
             for condition in [Condition::MemoryPressure, Condition::PidPressure] {
-                let Engine { policy, plan, .. } = &self.engine;
-                let is_crossed = plan.condition_case(policy, condition).is_some();
-                self.conclude(condition, plan.conditions.has(condition), is_crossed, now);
+                let is_crossed = self.scopes.is_crossed(condition);
+                self.conclude(condition, conditions.has(condition), is_crossed, now);
             }
         }
     }

@@ -133,7 +133,7 @@ impl Disks {
 
     /// As of the last turn.
     fn has_pressure(&self) -> bool {
-        self.state.conditions().has(Condition::DiskPressure)
+        self.state.conditions(&self.policy).has(Condition::DiskPressure)
     }
 
     /// Whether figures are still to come that the core before this one had.

@@ -57,6 +57,8 @@ pub(super) const fn is_quiet(outcome: Outcome) -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Made<'a> {
     pub(super) plan: &'a Plan,
+    /// Of the node, after it.
+    pub(super) conditions: Conditions,
     pub(super) number: u64,
     pub(super) trigger: &'a Trigger,
     /// It is reported only, not carried out.
@@ -170,7 +172,7 @@ impl Reporting {
 
 /// The first record of a plan.
 fn head(made: Made<'_>) -> PlanRecord<'static> {
-    let Made { plan, number, trigger, is_shadow } = made;
+    let Made { plan, conditions, number, trigger, is_shadow } = made;
     PlanRecord::Begin {
         number,
         cause: trigger.cause().unwrap_or(Cause::FollowUp),
@@ -183,6 +185,7 @@ fn head(made: Made<'_>) -> PlanRecord<'static> {
         outcome: plan.outcome,
         memory: plan.memory,
         conditions: plan.conditions,
+        of_node: conditions,
         deficit: plan.deficit,
         is_futile: plan.is_futile,
         attribution: plan.attribution,

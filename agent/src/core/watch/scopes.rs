@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::Owner;
-use plimsoll_policy::kubelet::Threshold;
+use plimsoll_policy::kubelet::{Condition, Conditions, Threshold};
 use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
 use plimsoll_sense::MAX_SLICES;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -36,6 +36,8 @@ pub(super) struct ScopeState {
     pub(super) reported: Option<Reported>,
     /// Its last reclaim that ended.
     pub(super) reclaimed: Option<Reclaimed>,
+    /// The node's conditions behind which one of its thresholds is crossed.
+    pub(super) crossed: Conditions,
     /// When its page cache is read anew without an event.
     reread_at: Option<MonotonicNs>,
 }
@@ -72,6 +74,11 @@ impl Scopes {
 
     pub(super) fn get_mut(&mut self, scope: Scope) -> &mut ScopeState {
         &mut self.states[index_of(scope)]
+    }
+
+    /// Whether a threshold behind a condition of the node is crossed.
+    pub(super) fn is_crossed(&self, condition: Condition) -> bool {
+        self.states.iter().any(|state| state.crossed.has(condition))
     }
 
     /// Each scope whose memory was read, with that.

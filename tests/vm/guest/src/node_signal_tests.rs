@@ -222,6 +222,8 @@ pub(crate) fn allocatable_memory() -> Result<()> {
     ))?;
     growing.let_go()?;
     expect_dead(&growing)?;
+    // Of the node, as the kubelet has it.
+    await_metric(PRESSURE, PATIENCE)?;
     wait_for("pods can take more again", PATIENCE, || Ok(all.current()? < (ALLOCATABLE - ALLOCATABLE_LEFT) * MIB))?;
     let plan = eviction_of(&growing)?;
     let by = acting(&plan)?;
@@ -233,13 +235,7 @@ pub(crate) fn allocatable_memory() -> Result<()> {
     let events = all.read("memory.events")?;
     ensure!(named(&events, "oom_kill") == Some(0), "the kernel killed at the limit of all pods: {events}");
     ensure!(outside.populated()?, "the service outside died; {}", logged());
-    // The metric of the condition is the node's own.
-    let ends = |later: &Value| later["slice"] == "pods" && later["memory_pressure"] == false;
-    let killed = number(&plan, "taken_ns")?;
-    wait_for("the condition of all pods ends", PATIENCE, || {
-        Ok(plans()?.iter().any(|later| ends(later) && later["taken_ns"].as_u64() > Some(killed)))
-    })
-    .with_context(logged)?;
+    await_metric(NO_PRESSURE, PATIENCE)?;
     node.expect_room()?;
     node.end(&[&growing], &[&calm])
 }

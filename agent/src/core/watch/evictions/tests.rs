@@ -4,7 +4,7 @@ use crate::core::inventory::{InventoryHandle, News, Request};
 use crate::core::watch::Disks;
 use crate::core::watch::stopping::Stopping;
 use crate::core::watch::triggers::Ready;
-use crate::record::Record;
+use crate::record::{PlanRecord, Record};
 use plimsoll_inventory::{
     ConditionState, CoreMessage, DiskReading, DiskRole, Facts, Pod, ReceiptOf, Room, StopOrder, Update,
 };
@@ -403,6 +403,31 @@ fn a_condition_holds_for_what_is_left_of_its_period_without_what_the_core_kept()
             // Where it holds it began before this core.
             assert_eq!((state.is_true, state.since == MonotonicNs(7)), (holds, holds), "{ago}");
         }
+    }
+}
+
+#[test]
+fn what_all_pods_lack_together_is_the_condition_of_the_node() {
+    for (signal, holds) in [(Signal::AllocatableMemoryAvailable, true), (Signal::MemoryAvailable, false)] {
+        let mut policy = slice_policy(1);
+        policy.slices[0].thresholds[0].signal = signal;
+        let mut scene = Scene::with(policy);
+        scene.receive(News::Condition(said(Condition::MemoryPressure, false, None)));
+        let concluded = |scene: &Scene| {
+            let condition = scene.watch.evictions.conditions[Condition::MemoryPressure as usize];
+            condition.map(|(state, _)| (state.is_true, state.observed.is_some()))
+        };
+        // The period of transition is not over when memory is back.
+        for (used, is_crossed) in [(SLICE - 1, true), (0, false)] {
+            scene.uses("slice", used);
+            scene.sample();
+            assert_eq!(concluded(&scene), Some((holds, holds && !is_crossed)), "{signal:?} with {used} MiB");
+        }
+        let mut of_node = scene.frames().into_iter().filter_map(|frame| match Record::read(&frame) {
+            Some(Record::Plan(PlanRecord::Begin { of_node, .. })) => Some(of_node),
+            _ => None,
+        });
+        assert_eq!(of_node.next_back().map(|last| last.has(Condition::MemoryPressure)), Some(holds), "{signal:?}");
     }
 }
 
