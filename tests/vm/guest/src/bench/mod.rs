@@ -178,6 +178,8 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
     ensure!(systemd::is_here(), "rivals are units of systemd: boot with `--root systemd`");
     // It measures; what is to be killed is another process.
     machine::oom_score_adjust(-1000)?;
+    // The machine ends with the process that started this one.
+    set(format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id()), "-1000")?;
     rustix::mm::mlockall(rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE)
         .context("cannot lock the observer's memory")?;
     set_up()?;
