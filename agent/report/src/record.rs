@@ -163,6 +163,13 @@ mod tests {
         reclaim: Some(ReclaimOrder { order: u64::MAX, stage: Stage::Containers, why: Why::Threshold(u32::MAX) }),
     };
 
+    const ATTRIBUTION: Attribution = Attribution {
+        fallen: Bytes(u64::MAX),
+        left_behind: Bytes(u64::MAX),
+        evictable_grew: Bytes(u64::MAX),
+        protected_grew: Bytes(u64::MAX),
+    };
+
     #[test]
     fn the_largest_records_fit_a_frame_and_are_read_back() {
         let path = [b'x'; PATH];
@@ -214,12 +221,7 @@ mod tests {
             of_node: Conditions::default(),
             deficit: Some(Deficit { missing: most, expected: most, coming: most, taken: most }),
             is_futile: true,
-            attribution: Some(Attribution {
-                fallen: Bytes(u64::MAX),
-                left_behind: Bytes(u64::MAX),
-                evictable_grew: Bytes(u64::MAX),
-                protected_grew: Bytes(u64::MAX),
-            }),
+            attribution: Some(ATTRIBUTION),
             overlooked: u32::MAX,
             recheck_at: Some(MonotonicNs(u64::MAX)),
         };
