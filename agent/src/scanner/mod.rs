@@ -34,8 +34,11 @@ use round::Rounds;
 /// From the begin of one round to that of the next one, while what is left on the disks moves; longer where a round took
 /// long. The kubelet's interval of decisions.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`).
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`), and after each round in which
+/// nothing has moved twice as long,
+const STILL_PAUSE: Duration = Duration::from_mins(1);
+/// up to this, which is half as long as a figure holds.
+const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 /// The OOM killer's adjustment: as that of services.
 const OOM_SCORE: i16 = 1000;
 /// While no core is there, how often the supervisor's way is looked at.
@@ -87,19 +90,24 @@ fn open_nearest(path: &Path, may_come: bool) -> Option<OwnedFd> {
 
 fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
     let mut way = Way { socket, core: None };
+    let mut still = STILL_PAUSE;
     loop {
         let begun = Instant::now();
         way.receive();
         // What is written while it measures is for the next round.
-        let left = rounds.left();
+        let (left, pods) = (rounds.left(), rounds.directories());
         if way.core.is_some() {
             rounds.go(&mut way);
         }
         let mut due = begun + PAUSE.max(begun.elapsed() * 2);
+        let mut has_moved = true;
         while way.core.is_some() && !way.receive() {
             let now = Instant::now();
             if now >= due {
-                if now >= begun + LONGEST_PAUSE || rounds.left().has_moved_since(&left) {
+                has_moved = rounds.left().has_moved_since(&left);
+                // What is in memory grows on no disk.
+                let pause = if rounds.has_memory() || rounds.directories() != pods { STILL_PAUSE } else { still };
+                if has_moved || now >= begun + pause {
                     break;
                 }
                 due = now + PAUSE;
@@ -108,6 +116,7 @@ fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
             let rest = if rounds.rest() { Duration::ZERO } else { due.saturating_duration_since(Instant::now()) };
             way.wait(rest)?;
         }
+        still = if has_moved { STILL_PAUSE } else { LONGEST_PAUSE.min(still * 2) };
         if way.core.is_none() {
             way.wait(Duration::MAX)?;
         }

@@ -13,7 +13,7 @@ use plimsoll_storage::{
     Count, Measure, Part, PodDirectories, PodName, Progress, Scan, Slice, StorageError, VolumeKind,
 };
 use plimsoll_units::MonotonicNs;
-use rustix::fs::{CWD, Dir, DirEntry, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Dir, DirEntry, Mode, OFlags, StatxFlags, openat, statx};
 
 use super::left::DisksLeft;
 
@@ -90,7 +90,12 @@ pub(super) struct Rounds {
     /// What those found last that were put aside.
     large: BTreeMap<Key, Measured>,
     failing: Failing,
+    /// A part that was measured in the last round is in memory.
+    has_memory: bool,
 }
+
+/// When the directories of pods, the kubelet's and those of logs, changed last; absent of one that is not there.
+pub(super) type Changed = [Option<(i64, u32)>; 2];
 
 /// Whether parts could not be opened: in the last round, of which that was reported, and in this one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +116,7 @@ impl Rounds {
             waiting: None,
             large: BTreeMap::new(),
             failing: Failing::default(),
+            has_memory: false,
         }
     }
 
@@ -119,8 +125,22 @@ impl Rounds {
         DisksLeft::of([&self.kubelet, &self.logs])
     }
 
+    /// When a pod's directory was made or removed last.
+    pub(super) fn directories(&self) -> Changed {
+        [self.kubelet.join("pods"), self.logs.clone()].map(|directory| {
+            let found = statx(CWD, &directory, AtFlags::empty(), StatxFlags::MTIME);
+            found.ok().map(|found| (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec))
+        })
+    }
+
+    /// Whether a part that was measured in the last round is in memory, where it grows on no disk.
+    pub(super) const fn has_memory(&self) -> bool {
+        self.has_memory
+    }
+
     /// Measures every pod, or stops where the sink says so.
     pub(super) fn go(&mut self, sink: &mut impl Sink) {
+        self.has_memory = false;
         let Some(pods) = self.pods() else { return };
         for pod in &pods {
             if !self.pod(pod, sink) {
@@ -172,6 +192,7 @@ impl Rounds {
                 return false;
             }
             let Some(measured) = self.measure(pod, &target, sink) else { continue };
+            self.has_memory |= !measured.is_local;
             let part = part_of(&target, measured.is_local);
             // Two names with one number are one part.
             let sum = parts.get(&part).map_or(measured, |before| before.with(measured));
