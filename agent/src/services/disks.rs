@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use plimsoll_config::Configuration;
 use plimsoll_cri::FileSystems;
-use plimsoll_inventory::{DiskReading, DiskRole};
+use plimsoll_inventory::{DiskReading, DiskRole, Room};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Threshold};
 use plimsoll_report::text::printable;
@@ -148,6 +148,8 @@ pub(super) struct Disks {
     thresholds: Vec<Threshold>,
     /// By role, the reading before the last one, and that.
     read: [[Option<FsStats>; 2]; DiskRole::ALL.len()],
+    /// What the core was sent last of each: when it was read, whether it was below a threshold, and in which layout.
+    sent: [Option<(MonotonicNs, bool, Option<DiskLayout>)>; DiskRole::ALL.len()],
     /// What was logged as wrong, by what it is about.
     troubles: BTreeMap<String, String>,
     /// Answers are due.
@@ -178,6 +180,7 @@ impl Disks {
             is_node_alone: false,
             thresholds,
             read: [[None; 2]; DiskRole::ALL.len()],
+            sent: [None; DiskRole::ALL.len()],
             troubles: BTreeMap::new(),
             is_asked: false,
             due: Instant::now(),
@@ -195,16 +198,32 @@ impl Disks {
         (self.layout_due, self.due) = (monotonic(), Instant::now());
     }
 
-    /// Waits for the next readings.
+    /// Waits for the next readings that the core has to be sent.
     pub(super) async fn next(&mut self) -> Vec<DiskReading> {
         loop {
             sleep_until(self.due).await;
-            let (readings, wait) = self.turn(monotonic());
+            let (mut readings, wait) = self.turn(monotonic());
             self.due = Instant::now() + wait;
+            readings.retain(|reading| self.is_news(reading));
             if !readings.is_empty() {
                 return readings;
             }
         }
+    }
+
+    /// Whether the core has to be sent it: where it is below a threshold or the last one was, and where that grows old. Of a
+    /// disk that is near a threshold, and still, most readings say nothing more.
+    fn is_news(&mut self, reading: &DiskReading) -> bool {
+        let DiskReading { role, at, layout, .. } = *reading;
+        let is_below = self.thresholds.iter().any(|threshold| is_below(reading, threshold));
+        let sent = &mut self.sent[role as usize];
+        let is_news = sent.is_none_or(|(last, was_below, before)| {
+            is_below || was_below || layout != before || at.since(last) >= Pace::BYTES.most
+        });
+        if is_news {
+            *sent = Some((at, is_below, layout));
+        }
+        is_news
     }
 
     /// Asks, or takes the answers. Gives what is new, and when the next turn is.
@@ -343,6 +362,17 @@ impl Disks {
         let pace = if is_bytes { Pace::BYTES } else { Pace::INODES };
         Some(next_reading(&pace, at, last, before.and_then(part).map(|(left, _)| left)))
     }
+}
+
+/// Whether less is left than a threshold has, or than its minimum reclaim asks for once it was crossed.
+fn is_below(reading: &DiskReading, threshold: &Threshold) -> bool {
+    let room = if threshold.signal.is_bytes() { reading.bytes } else { reading.inodes };
+    let is_short = |room: Room| {
+        let [at, more] =
+            [threshold.amount, threshold.min_reclaim].map(|amount| Some(amount?.of_bytes(Bytes(room.all)).0));
+        at.is_some_and(|at| room.left < at.saturating_add(more.unwrap_or(0)))
+    };
+    DiskRole::of(threshold.signal) == Some(reading.role) && room.is_some_and(is_short)
 }
 
 fn log_layout(disks: &Layout, is_node_alone: bool) {

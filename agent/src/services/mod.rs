@@ -8,6 +8,7 @@ mod cluster;
 mod disks;
 mod eviction_message;
 mod feed;
+mod file_changes;
 mod journal;
 mod layers;
 #[cfg(test)]
@@ -33,7 +34,6 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::child::ChildArguments;
 use crate::confine::{self, Files, SERVICES};
@@ -43,6 +43,7 @@ pub(crate) use cluster::{Settings as ClusterSettings, node_name};
 pub(crate) use disks::are_configured as disks_are_configured;
 use disks::{Disks, Sources};
 use feed::{Core, Feed};
+use file_changes::{Changes, notices_of};
 use journal::{Event, Journal, Known, Place, Restored, Works};
 use names::NameFeed;
 use outbox::Outbox;
@@ -53,8 +54,6 @@ use removal::Removal;
 use running::{Running, RunningOrder};
 pub(crate) use runtime::runtime_sockets;
 
-/// How often it looks whether a file has changed.
-const PERIOD: Duration = Duration::from_secs(1);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
@@ -89,6 +88,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref();
     let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration)));
+    let notices = file.as_ref().and_then(PodFile::directory).and_then(|directory| notices_of(directory).ok());
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
@@ -162,7 +162,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         // Threads that are started from here on are confined as this one is.
         let disks = sources.map(Disks::start).transpose()?;
         let journal = kept.map(Journal::start).transpose()?;
-        let reads = Reads { file, journal, disks, cluster };
+        let reads = Reads { file, notices, journal, disks, cluster };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
             served = serve(socket.into(), reads, &configuration) => served,
@@ -175,6 +175,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
 /// What is read on this machine, as far as it is configured.
 struct Reads {
     file: Option<PodFile>,
+    /// Of what changes in its directory, where the kernel gives any.
+    notices: Option<OwnedFd>,
     journal: Option<Journal>,
     disks: Option<Disks>,
     cluster: Option<ClusterSettings>,
@@ -187,7 +189,7 @@ async fn serve(
     reads: Reads,
     configuration: &Configuration,
 ) -> anyhow::Result<()> {
-    let Reads { mut file, mut journal, mut disks, cluster } = reads;
+    let Reads { mut file, notices, mut journal, mut disks, cluster } = reads;
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
@@ -211,8 +213,7 @@ async fn serve(
         tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
     }
     let mut images = at.removal.noted();
-    let mut tick = interval(PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut changes = file.is_some().then(|| Changes::by(notices)).transpose()?;
     loop {
         at.write_reports(journal.as_ref());
         at.report(cluster.as_mut());
@@ -233,7 +234,7 @@ async fn serve(
                     Err(error) => tracing::warn!("what the supervisor sends cannot be received: {error}"),
                 }
             }
-            _ = tick.tick(), if file.is_some() => {
+            () = next_change(&mut changes) => {
                 let Some(file) = &mut file else { continue };
                 if file.is_elsewhere() {
                     tracing::info!("the directory of podFacts is there now, or another one: services begins anew with it");
@@ -446,6 +447,14 @@ impl Serving {
                 self.outbox.kept(reports, version);
             }
         }
+    }
+}
+
+/// Waits until the file may have changed, if there is one.
+async fn next_change(changes: &mut Option<Changes>) {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
     }
 }
 

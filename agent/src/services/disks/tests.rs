@@ -143,3 +143,32 @@ fn the_nearest_threshold_sets_the_pace() {
     disks.read = [[None; 2]; DiskRole::ALL.len()];
     assert_eq!(disks.pace(monotonic()), ms(10_000), "nothing is known");
 }
+
+#[test]
+fn of_a_disk_that_is_still_the_core_is_sent_what_thresholds_are_about_and_one_reading_in_a_while() {
+    let text = "evictionHard: {nodefs.available: 10Gi}\nevictionMinimumReclaim: {nodefs.available: 5Gi}\n";
+    let mut disks = disks(Path::new("/"), Err("no runtime".to_owned()), text);
+    for (second, role, left, is_news) in [
+        (0, DiskRole::Node, 90, true),
+        (0, DiskRole::Image, 1, true),
+        (1, DiskRole::Node, 16, false),
+        (2, DiskRole::Image, 1, false),
+        // The first one below counts at once, and so does the first one above.
+        (3, DiskRole::Node, 9, true),
+        (4, DiskRole::Node, 9, true),
+        // What it was to be freed to is not reached.
+        (5, DiskRole::Node, 14, true),
+        (6, DiskRole::Node, 15, true),
+        (7, DiskRole::Node, 15, false),
+        (15, DiskRole::Node, 15, false),
+        (16, DiskRole::Node, 15, true),
+    ] {
+        let bytes = Some(Room { left: left * GIB, all: 100 * GIB });
+        let at = MonotonicNs(0).after(Duration::from_secs(second));
+        let reading = DiskReading { role, bytes, inodes: None, at, layout: None };
+        assert_eq!(disks.is_news(&reading), is_news, "{second} s, {role:?}");
+    }
+    let at = MonotonicNs(0).after(Duration::from_secs(17));
+    let (bytes, layout) = (Some(Room { left: 15 * GIB, all: 100 * GIB }), Some(DiskLayout::Single));
+    assert!(disks.is_news(&DiskReading { role: DiskRole::Node, bytes, inodes: None, at, layout }), "another layout");
+}
