@@ -79,7 +79,7 @@ pub(super) static CELLS: [CostCell; 5] = [
         rounds: 6,
         workloads: "500",
         root: Root::Systemd,
-        packages: &["containerd", "earlyoom"],
+        packages: &["containerd", "e2fsprogs", "earlyoom"],
     },
     CostCell {
         name: "cost-start",

@@ -19,7 +19,7 @@ pub(crate) const NULL_BLOCK: &str = "/sys/kernel/config/nullb";
 /// The device that swap is made on.
 pub(crate) const ZRAM: &str = "/sys/block/zram0";
 
-/// A block device of zeros that takes its time, however little that is.
+/// A block device, of zeros or in memory, that takes its time, however little that is.
 pub(crate) struct Slow {
     config: PathBuf,
     /// Its device file.
@@ -40,6 +40,11 @@ impl Slow {
     /// A device that answers each request at once, on the CPU that makes it: nothing waits.
     pub(crate) fn at_once(name: &str, mib: u64) -> Result<Self> {
         Self::with(name, mib, &[("irqmode", "0")])
+    }
+
+    /// A device that keeps in memory what is written to it, and answers at once: it may be larger than memory.
+    pub(crate) fn in_memory(name: &str, mib: u64) -> Result<Self> {
+        Self::with(name, mib, &[("irqmode", "0"), ("memory_backed", "1")])
     }
 
     /// A device that works on so many requests at a time.

@@ -109,9 +109,13 @@ pub(super) fn measure(kind: Workloads, windows: usize, workloads: &[u32], out: &
     let storm = (kind == Workloads::Cgroups).then_some((0, true));
     let turns: Vec<(u32, bool)> = storm.into_iter().chain(workloads.iter().map(|count| (*count, false))).collect();
     println!("PLAN {}", windows * kind.watchers().len() * turns.len());
-    if kind == Workloads::Pods {
+    let _disk = if kind == Workloads::Pods {
+        let disk = pods::disk()?;
         containerd::start(Driver::Systemd)?;
-    }
+        Some(disk)
+    } else {
+        None
+    };
     let (mut there, mut known) = (0, Vec::new());
     for (count, is_storm) in turns {
         while there < count {

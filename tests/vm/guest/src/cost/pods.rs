@@ -1,15 +1,42 @@
 //! Pods by hand, as many as a dense node has: the cgroups that systemd's driver makes of a sandbox and a container, the
 //! directories of a volume and of logs with a file in each, and what the API server has of them. Nothing runs in them.
 
+use crate::block::Slow;
 use crate::pods_tests::{FACTS, Pod, write_facts};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use rustix::mount::{MountFlags, mount, mount_bind};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// As the kubelet has them.
 const VOLUMES: &str = "/var/lib/kubelet/pods";
 const LOGS: &str = "/var/log/pods";
+/// What is on the node's disk, and how large that is: a dense node has no smaller one.
+const ON_DISK: [&str; 3] = ["/var/lib/kubelet", "/var/lib/containerd", LOGS];
+const DISK_MIB: u64 = 200 << 10;
+
+/// Puts the node's directories on a disk of their own, which is there as long as the result is.
+pub(super) fn disk() -> Result<Slow> {
+    const PLACE: &str = "/mnt";
+    let disk = Slow::in_memory("node", DISK_MIB)?;
+    // A file system that is not written in the background.
+    let lazily = ["-q", "-O", "^has_journal", "-E", "lazy_itable_init=1,nodiscard"];
+    let made =
+        Command::new("/usr/sbin/mkfs.ext4").args(lazily).arg(&disk.device).status().context("cannot run mkfs.ext4")?;
+    ensure!(made.success(), "mkfs.ext4: {made}");
+    mount(&disk.device, PLACE, "ext4", MountFlags::empty(), c"noinit_itable")
+        .context("cannot mount the node's disk")?;
+    for (number, directory) in ON_DISK.iter().enumerate() {
+        let there = Path::new(PLACE).join(number.to_string());
+        for made in [Path::new(directory), &there] {
+            fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
+        }
+        mount_bind(&there, *directory).with_context(|| format!("cannot bind {directory}"))?;
+    }
+    Ok(disk)
+}
 
 /// Makes the next one, and adds what is known of it.
 pub(super) fn make(number: u32, known: &mut Vec<Value>) -> Result<()> {
