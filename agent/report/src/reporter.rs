@@ -67,6 +67,11 @@ impl Reporter {
         self.trace.entries = Some(Box::new(entries));
     }
 
+    /// Whether a trace is written.
+    pub const fn traces(&self) -> bool {
+        self.trace.entries.is_some()
+    }
+
     /// What is served of what it knows.
     pub fn answers(&self) -> Answers {
         Answers {

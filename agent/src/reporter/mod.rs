@@ -34,6 +34,9 @@ const BATCH: usize = 64;
 const BATCHES: usize = 64;
 /// A thread that waits for records checks at least so often whether there will be no more.
 const RECHECK: Duration = Duration::from_mins(2);
+/// Without a trace, so long after the core wakes it the watching thread's records are reported: a victim may need the only CPU
+/// on which it can die. So much later are some hundred records at most, of many more that the queue has room for.
+const BATCHED: Duration = Duration::from_millis(20);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -153,8 +156,10 @@ async fn run(
 fn replace(readers: &mut Vec<Reader>, handover: Handover, reporter: &Arc<Mutex<Reporter>>) -> anyhow::Result<()> {
     readers.drain(..).for_each(Reader::end);
     lock(reporter).follow(handover.process);
-    for (name, queue) in ["watch-queue", "inventory-queue"].into_iter().zip(&handover.queues) {
-        readers.push(Reader::start(name, queue, Arc::clone(reporter))?);
+    let pause = if lock(reporter).traces() { Duration::ZERO } else { BATCHED };
+    let names = [("watch-queue", pause), ("inventory-queue", Duration::ZERO)];
+    for ((name, pause), queue) in names.into_iter().zip(&handover.queues) {
+        readers.push(Reader::start(name, pause, queue, Arc::clone(reporter))?);
     }
     Ok(())
 }
@@ -170,7 +175,13 @@ struct Queue {
 }
 
 impl Reader {
-    fn start(name: &'static str, descriptors: &Descriptors, reporter: Arc<Mutex<Reporter>>) -> anyhow::Result<Self> {
+    /// Reports its records a `pause` after each wake.
+    fn start(
+        name: &'static str,
+        pause: Duration,
+        descriptors: &Descriptors,
+        reporter: Arc<Mutex<Reporter>>,
+    ) -> anyhow::Result<Self> {
         let consumer = Consumer::attach(descriptors)?;
         let waiter = consumer.waiter();
         let queue = Arc::new(Queue { name, consumer: Mutex::new(consumer), reporter, over: AtomicBool::new(false) });
@@ -183,6 +194,7 @@ impl Reader {
                 let seen = waiter.wakes();
                 own.drain();
                 waiter.wait(seen, RECHECK);
+                std::thread::sleep(pause);
             }
         };
         std::thread::Builder::new().name(name.into()).spawn(report).context("cannot start a thread for a queue")?;

@@ -122,7 +122,7 @@ impl Watch {
             }
         } else {
             let is_under_way = summary.is_evicting && self.enforcement.acts();
-            self.schedule.is_below(is_under_way || trigger.crossed.is_some(), now);
+            self.schedule.is_below(trigger.crossed.is_some(), is_under_way, now);
         }
         self.rearm(trigger, (&memory, sample.tasks), summary.is_quiet, now);
         if may_rest && self.all_stay() {

@@ -26,7 +26,9 @@ const FORKED_A_SECOND: u64 = 50_000;
 const ASK_PACE: Duration = Duration::from_secs(1);
 /// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
 const BELOW_PACE: Duration = Duration::from_millis(4);
-/// up to this.
+/// while a victim dies it begins here, since that may need the CPU that a sample takes,
+const DYING_PACE: Duration = Duration::from_millis(10);
+/// and ends here.
 pub(super) const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
 
 /// Times that were set.
@@ -154,11 +156,13 @@ impl Schedule {
         self.sample_by(now.after(pace));
     }
 
-    /// A threshold is crossed: the next sample is due even without an event. `is_new`: something is under way, or a
-    /// threshold was just crossed.
-    pub(super) fn is_below(&mut self, is_new: bool, now: MonotonicNs) {
+    /// A threshold is crossed: the next sample is due even without an event. `is_new`: one was just crossed.
+    /// `is_under_way`: victims die.
+    pub(super) fn is_below(&mut self, is_new: bool, is_under_way: bool, now: MonotonicNs) {
         self.cost = Duration::ZERO;
-        if is_new {
+        if is_under_way {
+            self.below_pace = DYING_PACE;
+        } else if is_new {
             self.below_pace = BELOW_PACE;
         }
         self.sample_by(now.after(self.below_pace));
@@ -201,14 +205,18 @@ mod tests {
     #[test]
     fn samples_below_a_threshold_become_rarer_until_something_happens() {
         let mut schedule = Schedule::new(None, at(0));
-        for (is_new, gap) in [(true, 4), (false, 8), (false, 16), (true, 4), (false, 8)] {
+        let new = (true, false);
+        let (dying, left) = ((false, true), (false, false));
+        for ((is_new, is_under_way), gap) in
+            [(new, 4), (left, 8), (left, 16), (new, 4), (dying, 10), (dying, 10), (left, 20), ((true, true), 10)]
+        {
             schedule.sampled();
-            schedule.is_below(is_new, at(100));
+            schedule.is_below(is_new, is_under_way, at(100));
             assert_eq!(schedule.due(), Some(at(100 + gap)));
         }
         for _ in 0..20 {
             schedule.sampled();
-            schedule.is_below(false, at(100));
+            schedule.is_below(false, false, at(100));
         }
         assert_eq!(schedule.due(), Some(at(1100)), "the slowest pace");
         schedule.sampled();
@@ -236,7 +244,7 @@ mod tests {
         );
         assert!(schedule.take_slow(at(1000)) && !schedule.take_slow(at(5999)) && schedule.take_slow(at(6000)));
         assert_eq!(schedule.delayed(), 4);
-        schedule.is_below(true, at(6000));
+        schedule.is_below(true, false, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
         schedule = Schedule { cost: Duration::from_millis(100), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
         assert!(schedule.take_slow(at(1000)));
