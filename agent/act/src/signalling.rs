@@ -95,13 +95,12 @@ impl Killing {
         let Some(walk) = &mut self.walk else { return self.begin_pass() };
         let Some(dir) = walk.dir() else {
             self.walk = None;
-            if !self.has_found || self.passes == ROUNDS {
-                if self.list == TaskList::Threads {
-                    return false;
-                }
+            if self.list == TaskList::Processes {
+                // What it missed is listed here, too.
                 (self.list, self.passes) = (TaskList::Threads, 0);
+                return true;
             }
-            return true;
+            return self.has_found && self.passes < ROUNDS;
         };
         let (known, recent, by_thread) = (&self.known, &self.recent, self.list == TaskList::Threads);
         let mut skip = |task| {
