@@ -215,14 +215,19 @@ pub(crate) fn ranked_by_facts() -> Result<()> {
     scene.end()
 }
 
-/// What was known of pods decides after a restart without its source: the pod that grew over its request is evicted, and the
-/// one that was said to be critical is not.
+/// What was known of pods decides after a restart without its source, of which not even the directory is there: the pod that
+/// grew over its request is evicted, and the one that was said to be critical is not. The source is read once it is there.
 pub(crate) fn known_without_their_source() -> Result<()> {
     let over = Pod::create("burstable", 2, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     let critical = Pod::create("burstable", 4, 2_000_001_000, &json!({"requests": {"memory": "16Mi"}}))?;
     let mut held = critical.holds(64)?;
-    let with_facts = |settings: &mut Settings| settings.pod_facts = Some(FACTS.into());
-    write_facts(FACTS, &json!({"items": [over.facts, critical.facts]}).to_string())?;
+    let (directory, file) = ("/run/facts", "/run/facts/pods.json");
+    let with_facts = |settings: &mut Settings| settings.pod_facts = Some(file.into());
+    let write_all = || -> Result<()> {
+        fs::create_dir(directory)?;
+        write_facts(file, &json!({"items": [over.facts, critical.facts]}).to_string())
+    };
+    write_all()?;
     let first = Scene::set_with(ROOM, with_facts)?;
     let is_kept = || {
         let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten();
@@ -238,7 +243,7 @@ pub(crate) fn known_without_their_source() -> Result<()> {
     let (owner, mode) = fs::metadata(JOURNAL).map(|found| (found.uid(), found.mode() & 0o777))?;
     ensure!((owner, mode) == (65525, 0o700), "the journal belongs to {owner} with mode {mode:o}");
     first.end()?;
-    fs::remove_file(FACTS)?;
+    fs::remove_dir_all(directory)?;
     let mut scene = Scene::set_with(ROOM, with_facts)?;
     wait_for("they are known", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known as they were kept")))
         .with_context(|| scene.agent.text())?;
@@ -250,6 +255,9 @@ pub(crate) fn known_without_their_source() -> Result<()> {
     held.kill()?;
     held.wait()?;
     memory_is_back(&scene)?;
+    write_all()?;
+    wait_for("the file is read", PATIENCE, || Ok(scene.agent.text().contains("2 pods are known from")))
+        .with_context(|| scene.agent.text())?;
     scene.end()
 }
 
