@@ -34,8 +34,8 @@ use round::Rounds;
 /// From the begin of one round to that of the next one, while what is left on the disks moves; longer where a round took
 /// long. The kubelet's interval of decisions.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`), and after each round in which
-/// nothing has moved twice as long,
+/// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`), and later a third of the time for
+/// which nothing has moved,
 const STILL_PAUSE: Duration = Duration::from_mins(1);
 /// up to this, which is half as long as a figure holds.
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
@@ -89,25 +89,30 @@ fn open_nearest(path: &Path, may_come: bool) -> Option<OwnedFd> {
 }
 
 fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
-    let mut way = Way { socket, core: None };
-    let mut still = STILL_PAUSE;
+    let mut way = Way { socket, core: None, is_new: false };
+    let mut moved = Instant::now();
     loop {
         let begun = Instant::now();
-        way.receive();
+        way.take_new();
         // What is written while it measures is for the next round.
         let (left, pods) = (rounds.left(), rounds.directories());
         if way.core.is_some() {
             rounds.go(&mut way);
         }
         let mut due = begun + PAUSE.max(begun.elapsed() * 2);
-        let mut has_moved = true;
-        while way.core.is_some() && !way.receive() {
+        while way.core.is_some() {
             let now = Instant::now();
+            if way.take_new() {
+                moved = now;
+                break;
+            }
             if now >= due {
-                has_moved = rounds.left().has_moved_since(&left);
-                // What is in memory grows on no disk.
-                let pause = if rounds.has_memory() || rounds.directories() != pods { STILL_PAUSE } else { still };
-                if has_moved || now >= begun + pause {
+                let has_moved = rounds.left().has_moved_since(&left);
+                // What is in memory moves no disk.
+                if has_moved || rounds.has_memory() || rounds.directories() != pods {
+                    moved = now;
+                }
+                if has_moved || now >= begun + pause(now.duration_since(moved)) {
                     break;
                 }
                 due = now + PAUSE;
@@ -116,17 +121,23 @@ fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
             let rest = if rounds.rest() { Duration::ZERO } else { due.saturating_duration_since(Instant::now()) };
             way.wait(rest)?;
         }
-        still = if has_moved { STILL_PAUSE } else { LONGEST_PAUSE.min(still * 2) };
         if way.core.is_none() {
             way.wait(Duration::MAX)?;
         }
     }
 }
 
+/// From the begin of one round to that of the next one, where nothing has moved for so long.
+fn pause(still: Duration) -> Duration {
+    (still / 3).clamp(STILL_PAUSE, LONGEST_PAUSE)
+}
+
 /// The supervisor's end, by which the ways to cores come, and the way to the newest one.
 struct Way<'s> {
     socket: &'s OwnedFd,
     core: Option<OwnedFd>,
+    /// It was not asked yet whether there is a new core.
+    is_new: bool,
 }
 
 impl Way<'_> {
@@ -137,7 +148,14 @@ impl Way<'_> {
             self.core = Some(core);
             is_new = true;
         }
+        self.is_new |= is_new;
         is_new
+    }
+
+    /// Whether there is a new core since this was asked last.
+    fn take_new(&mut self) -> bool {
+        self.receive();
+        std::mem::take(&mut self.is_new)
     }
 
     /// Waits for so long, or until there is a new core.
@@ -186,5 +204,23 @@ impl round::Sink for Way<'_> {
     fn goes_on(&mut self) -> bool {
         // A new core was sent nothing yet: a round begins anew for it.
         !self.receive() && self.core.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_the_rarer_the_longer_nothing_has_moved() {
+        let (mut now, mut begun) = (0, vec![0]);
+        while now < 1800 {
+            // As it is looked at.
+            now += PAUSE.as_secs();
+            if now - begun[begun.len() - 1] >= pause(Duration::from_secs(now)).as_secs() {
+                begun.push(now);
+            }
+        }
+        assert_eq!(begun, [0, 60, 120, 180, 270, 410, 620, 920, 1220, 1520]);
     }
 }
