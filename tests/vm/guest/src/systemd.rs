@@ -1,6 +1,8 @@
 //! systemd as tests use it: through its own commands, in a machine that it manages.
 
 use crate::cgroup::Cgroup;
+use crate::machine::wait_for;
+use crate::scene::PATIENCE;
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -52,7 +54,9 @@ pub(crate) fn number(name: &str) -> Result<u32> {
 
 /// What the agent's unit has logged since the machine was cleaned, systemd's own messages about it included.
 pub(crate) fn journal() -> Result<String> {
-    run(Command::new("journalctl").arg("--sync"))?;
+    // The OOM killer may have ended it just now.
+    let is_synced = || Ok(run(Command::new("journalctl").arg("--sync")).is_ok());
+    wait_for("the journal is written", PATIENCE, is_synced)?;
     run(Command::new("journalctl").args(["--unit", UNIT, "--output", "cat", "--no-pager", "--quiet"]))
 }
 
