@@ -145,7 +145,7 @@ impl Part {
 
 fn become_user(id: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
-    // Of this thread, which is the only one.
+    // Of this thread alone.
     set_thread_groups(&[])?;
     set_thread_res_gid(gid, gid, gid)?;
     set_thread_res_uid(uid, uid, uid)

@@ -240,7 +240,10 @@ impl Bench {
         // One in which the kernel gave up is over with its machine, and another takes the next ones.
         while kept.has_panicked() && !kept.rest().is_empty() && begun.elapsed().as_secs() < ROUNDS_SECONDS {
             self.before.save(&cell.name(), &kept)?;
-            self.go_on(cell, &mut kept, progress)?;
+            if let Err(error) = self.go_on(cell, &mut kept, progress) {
+                kept.ended = Some(format!("{error:#}"));
+                break;
+            }
         }
         self.before.save(&cell.name(), &kept)?;
         self.results.save(&cell.name(), &kept)?;

@@ -2,7 +2,7 @@
 
 use crate::{NodeError, sys};
 use rustix::io::Errno;
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::setpriority_process;
 use std::path::Path;
 
 /// What the calling thread got.
@@ -41,14 +41,6 @@ pub fn raise_this_thread(level: Level) -> Priority {
     }
 }
 
-/// The nice value of what gives way: a tenth of the weight of an ordinary thread.
-const GIVING_WAY: i32 = 10;
-
-/// Has the calling thread, and those that it starts, leave the CPU to others that want it, but for a tenth of its time.
-pub fn give_way() -> Result<(), Errno> {
-    if getpriority_process(None)? >= GIVING_WAY { Ok(()) } else { setpriority_process(None, GIVING_WAY) }
-}
-
 /// Has the calling thread run, and read from disks, only where no other one would. Gives what was refused.
 pub fn lower_this_thread() -> Result<(), Errno> {
     // Both are tried.
@@ -64,24 +56,4 @@ pub fn set_oom_score_adj(value: i16) -> Result<(), NodeError> {
         source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         advice: "Lowering it needs CAP_SYS_RESOURCE",
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::thread;
-
-    #[test]
-    fn what_gives_way_is_nice_with_the_threads_that_it_starts() {
-        let before = getpriority_process(None).expect("a thread has one");
-        let found = thread::spawn(|| {
-            give_way().expect("a thread may always be nicer");
-            let own = getpriority_process(None);
-            [own, thread::spawn(|| getpriority_process(None)).join().expect("it ends")]
-        });
-        // Nicer still is not taken back, as the threads of a build are.
-        let expected = GIVING_WAY.max(before);
-        assert_eq!(found.join().expect("it ends"), [Ok(expected); 2]);
-        assert_eq!(getpriority_process(None), Ok(before));
-    }
 }

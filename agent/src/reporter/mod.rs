@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_inventory::Protected;
 use plimsoll_node::meminfo::MemInfo;
-use plimsoll_node::{capabilities, priority, program, system_calls};
+use plimsoll_node::{capabilities, program, system_calls};
 use plimsoll_report::{Log, Metrics, Reporter, TraceFiles, lock};
 use plimsoll_state::handover::{self, ForReporter, Handover};
 use plimsoll_state::queue::{Consumer, Descriptors, FRAME};
@@ -60,8 +60,6 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     };
     // Without it the gauges are absent.
     let memory = MemInfo::open().ok();
-    // What it reports of a kill must not keep a victim from the only CPU on which that can die.
-    let is_in_the_way = priority::give_way().err().map(|errno| format!("the reporter does not give way: {errno}"));
     let entered = arguments.options.trace.as_deref().map(confine::enter_directory).transpose();
     let trace = entered.as_ref().ok().copied().flatten();
     let size = arguments.options.trace_size.unwrap_or(TRACE_SIZE);
@@ -100,7 +98,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
             Some(format!("no trace is written: {error}; give the directory to user {id} (chown {id}), see --trace"))
         }
     };
-    for trouble in trouble.into_iter().chain(is_in_the_way).chain(unconfined).chain(untraced) {
+    for trouble in trouble.into_iter().chain(unconfined).chain(untraced) {
         tracing::warn!("{trouble}");
     }
     program::let_go_of_start();

@@ -42,12 +42,16 @@ pub(super) fn measured(printed: &str) -> Option<Measured> {
             kernel.push('\n');
         }
     }
-    let (mut measured, Some(turn)) = (measured?, turn) else { return None };
-    match turn.rival {
-        Some(rival) if kernel.contains(DEADLOCKED) => {
-            measured.rounds.push(Round::of_panic(rival, turn.number, measured.room_bytes, kernel));
+    let mut measured = measured?;
+    match turn {
+        Some(Turn { rival: Some(rival), number }) if kernel.contains(DEADLOCKED) => {
+            measured.rounds.push(Round::of_panic(rival, number, measured.room_bytes, kernel));
         }
-        rival => measured.failed.push(Failed { rival, number: turn.number, why: "the machine ended".into() }),
+        Some(Turn { rival, number }) => {
+            measured.failed.push(Failed { rival, number, why: "the machine ended".into() });
+        }
+        // It ended between two rounds.
+        None => {}
     }
     Some(measured)
 }
@@ -87,5 +91,8 @@ mod tests {
         assert_eq!((found.rounds.len(), found.failed.len()), (1, all.failed.len() + 1));
         assert_eq!(found.failed.last().map(|one| &one.why[..]), Some("the machine ended"));
         assert!(measured("Booting\n").is_none());
+        let (text, _) = text.split_once("TURN {\"rival\":\"earlyoom\"").expect("a second turn");
+        let found = measured(text).expect("a round before the machine ended between two of them");
+        assert_eq!((found.rounds.len(), found.failed.len()), (1, all.failed.len()));
     }
 }

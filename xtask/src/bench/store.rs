@@ -79,12 +79,12 @@ impl Kept {
         Ok(())
     }
 
-    /// How much of the plan it has, and the error that ended it, where that is not all.
+    /// How much of the plan it has, where that is not all, and the error that ended it.
     pub(super) fn part(&self) -> Option<String> {
         let planned: usize = self.plan.values().map(|rounds| *rounds as usize).sum();
         let found = self.measured.rounds.len();
         let ended = self.ended.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        (found < planned || self.ended.is_some()).then(|| format!("{found} of {planned} rounds{ended}"))
+        (found < planned).then(|| format!("{found} of {planned} rounds{ended}"))
     }
 }
 

@@ -168,6 +168,9 @@ impl Report {
     pub(super) fn run(&mut self, name: &str, command: &mut Command) {
         let log = self.log(name);
         match said(command, &log, &mut |_| ()) {
+            Ok((status, said)) if status.success() && ran_no_test(&said) => {
+                self.failed(name, NO_TEST, &said, Some(&log));
+            }
             Ok((status, said)) if status.success() => {
                 let figures: Vec<&str> = said.iter().filter_map(|line| figure(line)).collect();
                 self.passed(name, &figures.join("; "));
@@ -203,6 +206,9 @@ impl Report {
         let failed = failed_tests(&said);
         for (test, last) in &failed {
             self.failed(test, "it failed", last, Some(&log));
+        }
+        if status.success() && before.is_empty() && ran_no_test(&said) {
+            self.failed(name, NO_TEST, &said, Some(&log));
         }
         if !status.success() && failed.is_empty() {
             self.failed(name, &format!("ended with {status}"), &said, Some(&log));
@@ -272,6 +278,14 @@ fn said(
         Ok(())
     })?;
     Ok((status, lines))
+}
+
+/// A name that no test has any more is no error for the program that runs them.
+const NO_TEST: &str = "it ran no test";
+
+/// Whether this is what tests print of which none was run.
+fn ran_no_test(said: &[String]) -> bool {
+    said.iter().any(|line| line.starts_with("test result: ")) && closing_counts(said).0 == 0
 }
 
 /// How many tests passed and were ignored, by the `test result:` lines of `cargo test`.
@@ -381,6 +395,8 @@ mod tests {
              test result: FAILED. 42 passed; 2 failed; 1 ignored; 0 measured\ntest result: ok. 3 passed; 0 failed; 0 ignored",
         );
         assert_eq!(closing_counts(&said), (45, 1));
+        assert!(!ran_no_test(&said) && !ran_no_test(&lines("a demo")));
+        assert!(ran_no_test(&lines("test result: ok. 0 passed; 0 failed; 0 ignored; 7 filtered out")));
         assert_eq!(failed_tests(&said), [("b::c".into(), lines("panicked\nleft")), ("d".into(), lines("other"))]);
     }
 

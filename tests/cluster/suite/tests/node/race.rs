@@ -201,8 +201,11 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
         Side::Agent => crossing(&console),
     };
     let between = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
-    if side == Side::Agent {
-        visible = visible.zip(acted).map(|(after, at)| after.saturating_sub(between(*from, at)));
+    if side == Side::Agent
+        && let Some((after, at)) = visible.zip(acted)
+    {
+        // By the host's clock since the console's line was read, which is later than what it says by a few milliseconds.
+        visible = Some(after.checked_sub(between(*from, at)).context("the condition was seen before the crossing")?);
     }
     let freed_by = freed_by(turn, side, !oom_kills.is_empty())?;
     if freed_by == "plimsoll" {
