@@ -47,7 +47,7 @@ const LEFT: &str = "bench.json";
 const LOG: &str = "log";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
-    one boot of one machine, within an hour; all rivals meet it there in turn. What was measured of the same sources is \
+    a machine of an hour at most, and in another one until all of its rounds are there; all rivals meet it in turn. What was measured of the same sources is \
     kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
     benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
     plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is gone on \

@@ -53,8 +53,8 @@ impl Summary {
 }
 
 /// How many times as much one median, or p99, is as another, and between what that is: with 95 % certainty not above the upper end,
-/// and with as much not below the lower one, because each is of two ends that are both missed on one side in 2.5 of 100
-/// benches. No interval where one of the two has none.
+/// and with as much not below the lower one, because each is of two ends, each of which is missed on one side
+/// in 2.5 of 100 benches. No interval where one of the two has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) value: f64,

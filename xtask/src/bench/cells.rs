@@ -1,5 +1,5 @@
 //! Which cells there are, in which order they are measured, and how many rounds each rival has in them. A cell is one way
-//! of filling memory with one kind of swap, in one boot.
+//! of filling memory with one kind of swap.
 
 use std::collections::BTreeMap;
 

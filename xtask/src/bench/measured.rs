@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// All of one boot.
+/// All of one cell, of one boot or of several.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Measured {
     pub(super) kernel: String,
