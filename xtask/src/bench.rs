@@ -232,7 +232,9 @@ impl Bench {
             Some(mut before) if !before.rest().is_empty() => {
                 let found = before.measured.rounds.len();
                 progress.line(&format!("{}: {found} rounds were measured before of these sources", cell.name()));
-                self.go_on(cell, &mut before, progress)?;
+                if let Err(error) = self.go_on(cell, &mut before, progress) {
+                    before.ended = Some(format!("{error:#}"));
+                }
                 before
             }
             _ => self.measure(cell, plan, self.seed, progress)?,

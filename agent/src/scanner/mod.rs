@@ -93,7 +93,9 @@ fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
     let mut moved = Instant::now();
     loop {
         let begun = Instant::now();
-        way.take_new();
+        if way.take_new() {
+            moved = begun;
+        }
         // What is written while it measures is for the next round.
         let (left, pods) = (rounds.left(), rounds.directories());
         if way.core.is_some() {

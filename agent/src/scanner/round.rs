@@ -122,7 +122,9 @@ impl Rounds {
 
     /// What is left where the pods' volumes and logs are.
     pub(super) fn left(&self) -> DisksLeft {
-        DisksLeft::of([&self.kubelet, &self.logs])
+        // They may be a mount of their own, and not be there yet.
+        let pods = self.directories()[0].map_or_else(|| self.kubelet.clone(), |_| self.kubelet.join("pods"));
+        DisksLeft::of([&pods, &self.logs])
     }
 
     /// When a pod's directory was made or removed last.

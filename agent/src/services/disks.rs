@@ -204,21 +204,21 @@ impl Disks {
             sleep_until(self.due).await;
             let (mut readings, wait) = self.turn(monotonic());
             self.due = Instant::now() + wait;
-            readings.retain(|reading| self.is_news(reading));
+            readings.retain(|reading| self.is_news(reading, wait));
             if !readings.is_empty() {
                 return readings;
             }
         }
     }
 
-    /// Whether the core has to be sent it: where it is below a threshold or the last one was, and where that grows old. Of a
-    /// disk that is near a threshold, and still, most readings say nothing more.
-    fn is_news(&mut self, reading: &DiskReading) -> bool {
+    /// Whether the core has to be sent it: where it is below a threshold or the last one was, and where that would be too old
+    /// at the next one, after so long. Of a disk that is near a threshold, and still, most readings say nothing more.
+    fn is_news(&mut self, reading: &DiskReading, next: Duration) -> bool {
         let DiskReading { role, at, layout, .. } = *reading;
         let is_below = self.thresholds.iter().any(|threshold| is_below(reading, threshold));
         let sent = &mut self.sent[role as usize];
         let is_news = sent.is_none_or(|(last, was_below, before)| {
-            is_below || was_below || layout != before || at.since(last) >= Pace::BYTES.most
+            is_below || was_below || layout != before || at.since(last).saturating_add(next) > Pace::BYTES.most
         });
         if is_news {
             *sent = Some((at, is_below, layout));
@@ -259,7 +259,7 @@ impl Disks {
                 }
                 self.is_node_alone = why.is_some();
                 log_layout(&disks, self.is_node_alone);
-                self.read = [[None; 2]; DiskRole::ALL.len()];
+                (self.read, self.sent) = ([[None; 2]; DiskRole::ALL.len()], [None; DiskRole::ALL.len()]);
                 // The threads of the last one end once they have their answers.
                 self.watch = None;
                 let started = DiskWatch::start(disks, &self.slots);

@@ -22,7 +22,7 @@ const READS: usize = 16;
 /// Where the directory may not be listed, or this user has as many instances as it may.
 pub(super) fn notices_of(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let notices = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let what = WatchFlags::CREATE | WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM;
+    let what = WatchFlags::CREATE | WatchFlags::MODIFY | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM;
     let what = what | WatchFlags::DELETE | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
     inotify::add_watch(&notices, format!("/proc/self/fd/{}", directory.as_raw_fd()), what)?;
     Ok(notices)

@@ -88,13 +88,19 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let configuration = arguments.configuration(own_cgroup)?;
     let file = configuration.machine.pod_facts.as_deref();
     let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration)));
-    let notices = file.as_ref().and_then(PodFile::directory).and_then(|directory| notices_of(directory).ok());
+    let notices = file.as_ref().and_then(PodFile::directory).map(notices_of).transpose();
     let sources = disks::are_configured(&configuration).then(|| Sources::open(&configuration)).transpose()?;
     let is_node = sources.is_some() && disks::are_there(&configuration);
     let account = arguments.service_account()?;
     let kept = keeps_journal(&configuration).then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    let notices = notices.unwrap_or_else(|errno| {
+        troubles.push(format!(
+            "the kernel gives no notice of changes of podFacts, which is looked at each second: {errno}"
+        ));
+        None
+    });
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
     #[cfg(feature = "fault-injection")]

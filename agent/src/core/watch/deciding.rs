@@ -108,6 +108,7 @@ impl Watch {
             may_rest &= leaves_nothing(&self.engine.plan);
         }
         let now = sample.completed;
+        self.conclude_all(now);
         let memory = machine.decided_by(self.engine.policy.eviction_policy);
         self.report_memory_back(summary, now);
         if !summary.is_evicting {
@@ -212,10 +213,15 @@ impl Watch {
         if self.engine.policy.is_of_node(scope) {
             let Engine { policy, plan, .. } = &self.engine;
             self.scopes.get_mut(scope).crossed = Conditions::of(|it| plan.condition_case(policy, it).is_some());
-            for condition in [Condition::MemoryPressure, Condition::PidPressure] {
-                let is_crossed = self.scopes.is_crossed(condition);
-                self.conclude(condition, conditions.has(condition), is_crossed, now);
-            }
+        }
+    }
+
+    /// What the conditions of the node are, once all scopes behind them were decided about.
+    fn conclude_all(&mut self, now: MonotonicNs) {
+        let conditions = self.engine.state.conditions(&self.engine.policy);
+        for condition in [Condition::MemoryPressure, Condition::PidPressure] {
+            let is_crossed = self.scopes.is_crossed(condition);
+            self.conclude(condition, conditions.has(condition), is_crossed, now);
         }
     }
 

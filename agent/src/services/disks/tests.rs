@@ -166,9 +166,17 @@ fn of_a_disk_that_is_still_the_core_is_sent_what_thresholds_are_about_and_one_re
         let bytes = Some(Room { left: left * GIB, all: 100 * GIB });
         let at = MonotonicNs(0).after(Duration::from_secs(second));
         let reading = DiskReading { role, bytes, inodes: None, at, layout: None };
-        assert_eq!(disks.is_news(&reading), is_news, "{second} s, {role:?}");
+        assert_eq!(disks.is_news(&reading, Duration::from_secs(1)), is_news, "{second} s, {role:?}");
     }
-    let at = MonotonicNs(0).after(Duration::from_secs(17));
+    let bytes = Some(Room { left: 15 * GIB, all: 100 * GIB });
+    let at = MonotonicNs(0).after(Duration::from_secs(21));
+    let reading = DiskReading { role: DiskRole::Node, bytes, inodes: None, at, layout: None };
+    assert!(!disks.is_news(&reading, Duration::from_secs(5)), "the next one is soon enough");
+    assert!(disks.is_news(&reading, Duration::from_secs(6)), "the next one would be too late");
+    let at = MonotonicNs(0).after(Duration::from_secs(22));
     let (bytes, layout) = (Some(Room { left: 15 * GIB, all: 100 * GIB }), Some(DiskLayout::Single));
-    assert!(disks.is_news(&DiskReading { role: DiskRole::Node, bytes, inodes: None, at, layout }), "another layout");
+    assert!(
+        disks.is_news(&DiskReading { role: DiskRole::Node, bytes, inodes: None, at, layout }, Duration::ZERO),
+        "another layout"
+    );
 }
