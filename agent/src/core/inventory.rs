@@ -294,6 +294,8 @@ impl Thread {
             && pod_socket::learn_storage(&mut self.storage, &mut self.inventory, &mut self.outgoing)
         {
             schedule.storage.done(begun, monotonic(), Duration::MAX);
+            // With what is measured it is found which pods are gone, and that is looked for with what the inventory costs.
+            schedule.coverage.bring_forward(begun.after(PACE));
         }
     }
 
