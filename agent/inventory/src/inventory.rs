@@ -258,12 +258,13 @@ impl Inventory {
         self.replaced.retain(|storage| Arc::strong_count(storage) > 1);
     }
 
-    /// Finds pods that are gone for good and have directories all the same. `None` where it is not known which are gone:
-    /// until all have said it, and while there may be cgroups of pods that are not known.
+    /// Finds pods that are gone for good and have directories all the same. `None` where no round of what measures storage
+    /// has ended since, and where it is not known which are gone: until all have said it, and while there may be cgroups of
+    /// pods that are not known.
     ///
     /// Also whether their number or the first of them is another than at the last time, as with none before the first.
     pub fn orphans(&mut self, now: MonotonicNs) -> Option<(OrphanedPods, bool)> {
-        if self.has_unopened || self.without_row > 0 {
+        if self.has_unopened || self.without_row > 0 || !self.orphans.may_differ(&self.storage) {
             return None;
         }
         let cgroups = self.known.values().filter_map(|known| Some(known.standing.pod?.uid)).collect();

@@ -36,6 +36,8 @@ pub(crate) struct Orphans {
     since: HashMap<Uid, Gone>,
     /// How many there were at the last time, and which was the first.
     last: (u32, Option<Uid>),
+    /// How many rounds had ended at the last time.
+    rounds: [u64; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,17 @@ struct Gone {
     rounds: [u64; 2],
 }
 
+/// How many rounds the scanner and `services` have ended.
+fn rounds(storage: &Storage) -> [u64; 2] {
+    [Measurer::Scanner, Measurer::Services].map(|measurer| storage.rounds(measurer))
+}
+
 impl Orphans {
+    /// Whether a round has ended since they were found, which is often enough: a directory is found by rounds alone.
+    pub(crate) fn may_differ(&self, storage: &Storage) -> bool {
+        self.rounds != rounds(storage)
+    }
+
     /// Those of now; `None` where it is not known which pods are gone. That is a pod of which the scanner has found
     /// directories, and of which neither the source of pods nor the container runtime has said anything, nor has it a cgroup,
     /// for [`GONE_FOR`] and over a whole round of both.
@@ -56,7 +68,7 @@ impl Orphans {
         cgroups: &HashSet<Uid>,
         now: MonotonicNs,
     ) -> Option<OrphanedPods> {
-        let rounds = [Measurer::Scanner, Measurer::Services].map(|measurer| storage.rounds(measurer));
+        let rounds = rounds(storage);
         if rounds.contains(&0) {
             return None;
         }
@@ -76,6 +88,7 @@ impl Orphans {
                 found.add(uid, storage.parts(uid, Measurer::Scanner));
             }
         }
+        self.rounds = rounds;
         Some(found)
     }
 
@@ -223,6 +236,26 @@ mod tests {
         assert_eq!(node.find(GONE_FOR), Some(OrphanedPods::default()));
         node.round(&[2]);
         assert_eq!(node.find(GONE_FOR), Some(OrphanedPods::default()));
+    }
+
+    #[test]
+    fn they_are_looked_for_after_each_round_and_until_it_is_known_which_pods_there_are() {
+        let mut node = Node::new();
+        let may_differ = |node: &Node| node.orphans.may_differ(&node.storage);
+        assert!(!may_differ(&node), "nothing was measured");
+        node.measure(1, &[]);
+        node.round(&[]);
+        assert_eq!((node.find(Duration::ZERO), may_differ(&node)), (None, true), "the source has not said all");
+        node.complete();
+        assert_eq!((node.find(Duration::ZERO), may_differ(&node)), (Some(OrphanedPods::default()), false));
+        node.measure(1, &[]);
+        assert!(!may_differ(&node), "the round is under way");
+        for measurer in [Measurer::Scanner, Measurer::Services] {
+            node.storage.take(StorageMessage::Round, measurer);
+            assert!(may_differ(&node), "{measurer:?}");
+            node.find(Duration::ZERO);
+            assert!(!may_differ(&node), "{measurer:?}");
+        }
     }
 
     #[test]

@@ -294,8 +294,9 @@ impl Thread {
             && pod_socket::learn_storage(&mut self.storage, &mut self.inventory, &mut self.outgoing)
         {
             schedule.storage.done(begun, monotonic(), Duration::MAX);
-            // With what is measured it is found which pods are gone, and that is looked for with what the inventory costs.
-            schedule.coverage.bring_forward(begun.after(PACE));
+        }
+        if let Some((pods, is_new)) = self.inventory.orphans(begun) {
+            self.outgoing.report(DiskRecord::Orphaned { pods, is_new });
         }
     }
 
@@ -370,9 +371,6 @@ impl Thread {
                 sample_cost,
                 delayed_samples,
             });
-            if let Some((pods, is_new)) = self.inventory.orphans(now) {
-                self.outgoing.report(DiskRecord::Orphaned { pods, is_new });
-            }
             schedule.covered(now, monotonic());
         }
         let turns = self.handle.turns();

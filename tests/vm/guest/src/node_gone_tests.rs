@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// A pod has to have been gone for two minutes, and the container runtime is asked every half a minute at most.
 const REPORTED: Duration = Duration::from_mins(6);
-/// The scanner looks at least once a minute.
+/// The scanner looks once a minute, and less often only where no directory has come or gone for minutes.
 const SEEN: Duration = Duration::from_mins(3);
 const MEASURED: &str = "plimsoll_orphaned_pods{measured=\"true\"}";
 
