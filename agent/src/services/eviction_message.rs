@@ -59,7 +59,10 @@ fn victim(pod: Option<&Pod>, resource: Resource, used: Option<u64>) -> Victim {
         logs: is_of(Resource::EphemeralStorage).map(|_| 0),
     });
     let memory = is_of(Resource::Memory).map(|used| MemoryUsage { working_set: Some(used) });
-    let used = used.map(|_| VictimUsage { memory, containers: of_container.into_iter().collect() });
+    // Of inodes and process numbers the kubelet names no container's usage, and its event has the annotations all the same.
+    let names_usage = [Resource::Memory, Resource::EphemeralStorage].contains(&resource);
+    let is_known = used.is_some() || !names_usage;
+    let used = is_known.then(|| VictimUsage { memory, containers: of_container.into_iter().collect() });
     Victim { used, ..Observed::of(pod, None).victim(resource) }
 }
 
@@ -133,8 +136,13 @@ mod tests {
         assert_eq!((text.as_str(), annotations["offending_containers"].as_str()), (low, ""), "which one is not known");
         assert_eq!(of(&eviction(memory(), figures), None), (low.to_owned(), BTreeMap::new()));
         let pids = Figures { threshold: Some(1000), available: Some(7), ..Figures::default() };
-        let (text, _) = of(&eviction(Reason::Cause(Cause::Signal(Signal::PidAvailable)), pids), Some(&pod(ONE)));
+        let (text, annotations) =
+            of(&eviction(Reason::Cause(Cause::Signal(Signal::PidAvailable)), pids), Some(&pod(ONE)));
         assert_eq!(text, "The node was low on resource: pids. Threshold quantity: 1k, available: 7. ");
+        assert_eq!(
+            (annotations["starved_resource"].as_str(), annotations["offending_containers"].as_str()),
+            ("pids", "")
+        );
         assert_eq!(of(&eviction(Reason::Unknown("new".into()), met), None).0, "");
         assert_eq!(of(&eviction(Reason::Throttled, met), None), (THROTTLED.to_owned(), BTreeMap::new()));
     }

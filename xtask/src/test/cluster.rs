@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::report::Report;
+use super::report::{self, Report};
 use crate::cluster::{self, kube};
 use crate::install::Need;
 use crate::run;
@@ -15,6 +15,10 @@ const PLACE_WITH_NODE: &str = "target/test/cluster-with-node";
 /// Packages with tests behind the feature `cluster-tests`, and the files of those for which a control plane is enough.
 const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
+
+/// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are a group of their own: all together take longer
+/// than an hour.
+const OUTAGES: [&str; 7] = ["dry_run", "kill_switch", "many", "outages", "removal", "standard", "upgrade"];
 
 /// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
 /// compared (`tests/cluster/suite/tests/node/race.rs`).
@@ -49,11 +53,29 @@ pub(super) fn needs_with_node(_: &[&str]) -> anyhow::Result<Vec<Need>> {
     cluster::needs_beside(true)
 }
 
-/// The tests beside a node.
-pub(super) fn run_with_node(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+/// The tests beside a node but for [`outages`].
+pub(super) fn evictions(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(|module| !OUTAGES.contains(&module), report)
+}
+
+/// Those in which the agent, the kubelet, the API server or what people do of them is not as usual.
+pub(super) fn outages(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(|module| OUTAGES.contains(&module), report)
+}
+
+/// The tests beside a node in these modules.
+fn beside_a_node_where(is_asked: fn(&str) -> bool, report: &mut Report) -> anyhow::Result<()> {
     let program = kube::program()?;
     cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
-        report.tests("tests beside a node", &mut beside_a_node(kubeconfig, &program))
+        let mut list = beside_a_node(kubeconfig, &program);
+        let names = report::listed(list.args(["--", "--list", "--format", "terse"]))?;
+        let asked = names.iter().filter(|name| is_asked(name.split("::").next().unwrap_or_default()));
+        let left: Vec<_> = asked.filter(|name| !report.passed_before(name)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut tests = beside_a_node(kubeconfig, &program);
+        report.tests_of("tests beside a node", tests.args(["--", "--exact"]).args(left))
     })
 }
 

@@ -42,7 +42,8 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
-            groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 45, cluster::run_with_node) });
+            groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 60, cluster::evictions) });
+            groups.push(Group { needs: cluster::needs_with_node, ..of("outages", 60, cluster::outages) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("race", 60, cluster::races) });
         }
     }

@@ -190,6 +190,15 @@ impl Report {
         for test in before.iter().filter(|test| self.passed_before(test)) {
             command.args(["--skip", test]);
         }
+        self.run_tests(name, command, !before.is_empty())
+    }
+
+    /// The same, of tests that the command names: where none runs that is a failure.
+    pub(super) fn tests_of(&mut self, name: &str, command: &mut Command) -> anyhow::Result<()> {
+        self.run_tests(name, command, false)
+    }
+
+    fn run_tests(&mut self, name: &str, command: &mut Command, may_be_none: bool) -> anyhow::Result<()> {
         let log = self.log(name);
         let mut figures = Vec::new();
         let (status, said) = said(command, &log, &mut |line| {
@@ -207,7 +216,7 @@ impl Report {
         for (test, last) in &failed {
             self.failed(test, "it failed", last, Some(&log));
         }
-        if status.success() && before.is_empty() && ran_no_test(&said) {
+        if status.success() && !may_be_none && ran_no_test(&said) {
             self.failed(name, NO_TEST, &said, Some(&log));
         }
         if !status.success() && failed.is_empty() {
@@ -286,6 +295,12 @@ const NO_TEST: &str = "it ran no test";
 /// Whether this is what tests print of which none was run.
 fn ran_no_test(said: &[String]) -> bool {
     said.iter().any(|line| line.starts_with("test result: ")) && closing_counts(said).0 == 0
+}
+
+/// The names of tests that this lists, in the test harness's terse format.
+pub(super) fn listed(list: &mut Command) -> anyhow::Result<Vec<String>> {
+    let said = run::text(list)?;
+    Ok(said.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
 /// How many tests passed and were ignored, by the `test result:` lines of `cargo test`.

@@ -551,10 +551,11 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
         StorageMessage::Part(PartUsage { uid, part, used: Some((bytes, 1)), begun, ended })
     };
     let limit = StorageLimit { uid, on: Limited::Volume(7), bytes: Bytes(5) };
-    let mut take = |sent: &mut Sent| {
+    let mut observe = |sent: &mut Sent, is_short| {
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let (mut rows, now) = (Vec::with_capacity(9), MonotonicNs(9));
-        let unobserved = table.observe_storage(InUse { node: 100, layers: LayersOn::NodeDisk }, now, &mut rows);
+        let unobserved =
+            table.observe_storage(InUse { node: 100, layers: LayersOn::NodeDisk }, is_short, now, &mut rows);
         let of = |row: &plimsoll_policy::Workload<'_>| {
             (row.facts.stats.and_then(|stats| stats.ephemeral_storage), row.facts.volumes[0].size_limit.is_some())
         };
@@ -563,18 +564,29 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     inventory.discover(&mut sent);
     let no_layer = [StorageMessage::Measured(uid)].into_iter();
     inventory.learn_storage([part(60), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
-    assert_eq!(take(&mut sent), (None, 0), "nothing is known of the pod yet");
+    assert_eq!(observe(&mut sent, false), (None, 0), "nothing is known of the pod yet");
     inventory.learn([PodMessage::Pod(facts), PodMessage::Complete].into_iter(), &mut sent);
-    assert_eq!(take(&mut sent), (Some((None, false)), 0), "its writable layers are not known");
+    assert_eq!(observe(&mut sent, false), (Some((None, false)), 0), "its writable layers are not known");
     inventory.learn_storage(no_layer, Measurer::Services, &mut sent);
-    assert_eq!(take(&mut sent), (Some((Some(60), false)), 0));
+    assert_eq!(observe(&mut sent, false), (Some((Some(60), false)), 0));
+    let has_processes = |has| {
+        std::fs::write(tree.path().join(POD).join("cgroup.events"), format!("populated {}\n", u8::from(has)))
+            .expect("writable");
+    };
+    has_processes(false);
+    assert_eq!(observe(&mut sent, true), (None, 0), "it has no processes");
+    assert_eq!(observe(&mut sent, false), (Some((Some(60), false)), 0), "which is not asked at rest");
+    has_processes(true);
     inventory.learn([PodMessage::Limit(limit)].into_iter(), &mut sent);
-    assert_eq!(take(&mut sent), (Some((Some(60), true)), 0), "a limit that comes later counts");
+    assert_eq!(observe(&mut sent, false), (Some((Some(60), true)), 0), "a limit that comes later counts");
+    has_processes(false);
+    assert_eq!(observe(&mut sent, false), (None, 0), "and may be exceeded at rest");
+    has_processes(true);
     inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
     let held = Arc::downgrade(&inventory.replaced[0]);
-    assert_eq!(take(&mut sent), (None, 1), "no more than 100 bytes are in use");
+    assert_eq!(observe(&mut sent, false), (None, 1), "no more than 100 bytes are in use");
     assert_eq!(held.strong_count(), 1, "the table has let go of it");
     inventory.learn([PodMessage::Gone(uid)].into_iter(), &mut sent);
-    assert_eq!(take(&mut sent), (None, 0));
+    assert_eq!(observe(&mut sent, false), (None, 0));
     assert_eq!(held.strong_count(), 0, "it is freed here");
 }

@@ -20,13 +20,24 @@ impl Table {
     /// Adds each pod that has processes and of which it is known what it takes of disks, as far as there is room, and gives
     /// how many were left out: of them those that are said to take more than is in use on the disks, or of memory than is
     /// charged to the pod. Allocates nothing.
-    pub fn observe_storage<'t>(&'t self, in_use: InUse, now: MonotonicNs, into: &mut Vec<Workload<'t>>) -> Unobserved {
+    ///
+    /// `is_short`: a threshold is met. Else it is not read of pods without limits whether they have processes: at rest that is
+    /// most of what an observation costs.
+    pub fn observe_storage<'t>(
+        &'t self,
+        in_use: InUse,
+        is_short: bool,
+        now: MonotonicNs,
+        into: &mut Vec<Workload<'t>>,
+    ) -> Unobserved {
         let mut unobserved = Unobserved::default();
         for (slot, workload) in self.iter() {
             let facts = &workload.facts;
             let (Some(pod), Some(storage)) = (facts.pod, &workload.storage) else { continue };
             let terminating = workload.terminating(now);
-            let is_gone = workload.termination.terminating().is_none() && facts.handle.populated() == Ok(false);
+            let may_be_evicted = is_short || storage.has_limits();
+            let is_gone =
+                may_be_evicted && workload.termination.terminating().is_none() && facts.handle.populated() == Ok(false);
             let room = into.capacity().min(self.slots());
             if is_gone {
                 continue;

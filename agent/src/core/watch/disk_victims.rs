@@ -199,7 +199,8 @@ impl DiskVictims {
         let stats = NodeStats { node_fs: Some(own.node.left), image_fs, container_fs, ..NodeStats::default() };
         let in_use = InUse { node: in_use(&own.node.left), layers };
         let mut rows: Vec<Workload<'_>> = core::mem::take(&mut self.rows);
-        let unobserved = table.observe_storage(in_use, now, &mut rows);
+        // No pod is evicted for a threshold in the turn that first finds it met.
+        let unobserved = table.observe_storage(in_use, self.short_since.is_some(), now, &mut rows);
         let observation = Observation {
             taken: taken(own, now),
             layout: Some(layout),

@@ -155,6 +155,16 @@ pub(crate) fn stop() -> Result<()> {
     systemctl(&["stop", UNIT]).map(drop)
 }
 
+/// Removes a sandbox with its containers. It fails while what was killed is still on its way out; a kubelet tries again, too.
+pub(crate) fn remove_sandbox(client: &Client, id: &str) -> Result<()> {
+    let mut last = None;
+    let removed = wait_for("containerd removes a sandbox", PATIENCE, || {
+        last = client.remove_sandbox(id).err();
+        Ok(last.is_none())
+    });
+    removed.with_context(|| format!("{last:?}"))
+}
+
 /// Removes all pods with what a kubelet would have made for them, and all images that one test alone needed, so that the next
 /// one finds the disk as it was. Tests may have stopped containerd's process.
 pub(crate) fn clean() -> Result<()> {
@@ -162,13 +172,7 @@ pub(crate) fn clean() -> Result<()> {
         systemctl(&["kill", "--signal=CONT", UNIT])?;
         let client = Client::new()?;
         for sandbox in client.sandboxes()? {
-            // It fails while what was killed is still on its way out; a kubelet tries again, too.
-            let mut last = None;
-            let removed = wait_for("containerd removes a sandbox", PATIENCE, || {
-                last = client.remove_sandbox(&sandbox).err();
-                Ok(last.is_none())
-            });
-            removed.with_context(|| format!("{last:?}"))?;
+            remove_sandbox(&client, &sandbox)?;
         }
         let stays =
             |image: &api::Image| image.repo_tags.iter().any(|tag| [IMAGE, SANDBOX_IMAGE].contains(&tag.as_str()));

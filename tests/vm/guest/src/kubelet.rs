@@ -27,6 +27,8 @@ const PROGRAM: &str = "/opt/kubernetes/kube";
 const FOLDER: &str = "/etc/kubernetes";
 const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 const CONFIGURATION: &str = "/etc/kubernetes/kubelet.yaml";
+/// Where it looks for static pods, of which the node has none at first.
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
 pub(crate) const UNIT: &str = "kubelet.service";
 /// The machine's card, and its address in QEMU's network.
 const CARD: &str = "eth0";
@@ -140,6 +142,7 @@ fn start(arguments: &Arguments) -> Result<()> {
     }
     fs::create_dir_all(PLACE).with_context(|| format!("cannot make {PLACE}"))?;
     run(Command::new("mount").args(["-o", "ro", DISK, PLACE]))?;
+    fs::create_dir_all(MANIFESTS).with_context(|| format!("cannot make {MANIFESTS}"))?;
     put(CONFIGURATION, &configuration(&arguments.memory_available))?;
     let unit = format!(
         "[Unit]\nDescription=kubelet\nAfter=containerd.service\n\n[Service]\n\
@@ -162,6 +165,7 @@ fn configuration(memory_available: &str) -> String {
          authorization: {{mode: Webhook}}\n\
          cgroupDriver: systemd\n\
          containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n\
+         staticPodPath: {MANIFESTS}\n\
          evictionHard: {{memory.available: {memory_available:?}, nodefs.available: \"1%\", nodefs.inodesFree: \"1%\", \
          imagefs.available: \"1%\"}}\n"
     )

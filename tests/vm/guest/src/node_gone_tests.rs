@@ -1,6 +1,7 @@
 //! Directories that are left of a pod that is gone for good: reported, and left alone.
 
 use crate::agent::{self, tail};
+use crate::containerd;
 use crate::machine::wait_for;
 use crate::node::{Node, await_metric, lines};
 use crate::node_storage_tests::{FAR, Filled};
@@ -30,7 +31,7 @@ pub(crate) fn directories_of_a_pod_that_is_gone() -> Result<()> {
         .with_context(|| format!("cannot write {}", rotated.display()))?;
     node.start_agent(&format!("evictionHard: {{memory.available: \"{FAR}\"}}\n"))?;
     await_metric(&format!("{MEASURED} 0"), SEEN)?;
-    node.client.remove_sandbox(&gone.pod.sandbox)?;
+    containerd::remove_sandbox(&node.client, &gone.pod.sandbox)?;
     let path = gone.pod.path();
     systemctl(&["stop", Path::new(&path).file_name().and_then(|name| name.to_str()).context("it is a slice")?])?;
     node.forget(&gone.pod)?;

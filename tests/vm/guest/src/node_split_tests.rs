@@ -73,7 +73,7 @@ fn on_split_disks() -> Result<()> {
     let is_of_layers = |cause: &String| ["nodefs.available", "containerfs.available"].contains(&cause.as_str());
     ensure!(!causes.is_empty() && causes.iter().all(is_of_layers), "evicted for {causes:?}; {}", logged());
     // As a kubelet does with a pod that is gone: its writable layer goes, and the disk of layers has room again.
-    node.client.remove_sandbox(&layered.pod.sandbox)?;
+    containerd::remove_sandbox(&node.client, &layered.pod.sandbox)?;
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
     node.end(&[&layered.pod], &[&in_volume.pod, &small.pod])
 }

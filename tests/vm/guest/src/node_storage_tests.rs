@@ -3,6 +3,7 @@
 
 use crate::agent::tail;
 use crate::cgroup::Cgroup;
+use crate::containerd;
 use crate::machine::wait_for;
 use crate::node::{Node, await_metric, kills, lines, number};
 use crate::node_disk_tests::{available, import, name};
@@ -211,9 +212,9 @@ fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     expect_images_first(&lines()?).with_context(logged)?;
     ensure!(!node.client.has_image(&name(UNUSED))?, "the unused image is still there; {}", logged());
     // As a kubelet does with a pod that is gone. The threshold itself is available again then.
-    node.client.remove_sandbox(&first.pod.sandbox)?;
+    containerd::remove_sandbox(&node.client, &first.pod.sandbox)?;
     second.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
-    node.client.remove_sandbox(&second.pod.sandbox)?;
+    containerd::remove_sandbox(&node.client, &second.pod.sandbox)?;
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
     drop(filler);
     Ok([first, second, in_volume])

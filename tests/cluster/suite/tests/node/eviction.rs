@@ -48,21 +48,27 @@ fn no_container_of_an_evicted_pod_is_started_again() {
     }
 }
 
-/// The status, the annotation and the only event are those of an eviction.
+/// The status, the annotation and the only event of a pod of one container are those of an eviction for memory.
 pub(crate) fn recorded(turn: &Turn, name: &str) -> Result<()> {
-    let pod = view::stored(turn, name)?;
-    let status = &pod["status"];
-    ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
-    let message = status["message"].as_str().context("it has a message")?;
-    ensure!(
-        message.starts_with("The node was low on resource: memory. Threshold quantity: 1200Mi, available: "),
-        "{message}"
-    );
+    let event = recorded_for(turn, name, "memory", "1200Mi")?;
+    let message = event["message"].as_str().unwrap_or_default();
     ensure!(
         message.contains("Container main was using ")
             && message.contains("request is 64Mi, has larger consumption of memory. "),
         "{message}"
     );
+    ensure!(event["metadata"]["annotations"]["offending_containers"] == "main", "{event}");
+    Ok(())
+}
+
+/// The same, for this resource and threshold, of a pod of any containers: the only event.
+pub(crate) fn recorded_for(turn: &Turn, name: &str, resource: &str, threshold: &str) -> Result<Value> {
+    let pod = view::stored(turn, name)?;
+    let status = &pod["status"];
+    ensure!(status["phase"] == "Failed" && status["reason"] == "Evicted", "{status}");
+    let message = status["message"].as_str().context("it has a message")?;
+    let low = format!("The node was low on resource: {resource}. Threshold quantity: {threshold}, available: ");
+    ensure!(message.starts_with(&low), "{message}");
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let disrupted = conditions.find(|it| it["type"] == "DisruptionTarget").context("it has the condition")?;
     ensure!(disrupted["status"] == "True" && disrupted["reason"] == "TerminationByKubelet", "{disrupted}");
@@ -71,12 +77,8 @@ pub(crate) fn recorded(turn: &Turn, name: &str) -> Result<()> {
     let [event] = &events[..] else { bail!("{} events: {events:?}", events.len()) };
     ensure!(event["source"] == json!({"component": "plimsoll", "host": NODE}), "{event}");
     ensure!(event["message"] == message && event["type"] == "Warning" && event["count"] == 1, "{event}");
-    let annotations = &event["metadata"]["annotations"];
-    ensure!(
-        annotations["starved_resource"] == "memory" && annotations["offending_containers"] == "main",
-        "{annotations}"
-    );
-    Ok(())
+    ensure!(event["metadata"]["annotations"]["starved_resource"] == resource, "{event}");
+    Ok(event.clone())
 }
 
 /// The pod's containers ran once.

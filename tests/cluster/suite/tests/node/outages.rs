@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Answer, Format, Stopped, wait_for};
 use serde_json::{Value, json};
 
 use crate::eviction::{SETTLED, never_restarted, recorded};
 use crate::turn::Turn;
 use crate::view::{self, IDLE, PODS, pod, pod_that_takes, pressure};
-use crate::{NODE, PATIENCE, overlay};
+use crate::{NODE, PATIENCE, overlay, service_manager};
 
 /// How long the API server is away after the kill.
 const AWAY: Duration = Duration::from_secs(30);
@@ -20,6 +20,7 @@ const LONG_AWAY: Duration = Duration::from_secs(100);
 const KILLED: &str = "\"kill\":\"emptied\"";
 /// The node restarts its kubelet with the next kill where this file is (`tests/vm/guest/src/kubelet.rs`).
 const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
+const NODES: &str = "/api/v1/nodes";
 /// MiB in a second at which a pod grows that is to be seen running before it is evicted.
 const SLOWLY: u32 = 60;
 
@@ -118,6 +119,118 @@ fn an_eviction_is_recorded_where_the_kubelet_is_restarted_in_the_middle() {
     recorded(&turn, "grower").expect("once");
     never_restarted(&turn, "grower").expect("it stays dead");
     turn.runs("asks").expect("it runs on");
+}
+
+/// A person deletes a pod in the moment in which it is killed: it is gone in the end, and not reported more than once.
+#[test]
+fn a_pod_that_is_deleted_while_it_is_evicted_is_gone_and_reported_once_at_most() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    let mut console = turn.console(NODE).expect("it has a console");
+    turn.create(&pod_that_takes("deleted", 2600, SLOWLY)).expect("it is accepted");
+    turn.runs("deleted").expect("it runs");
+    let pod = view::stored(&turn, "deleted").expect("it is there");
+    console.wait(&["\"kill\":\"begun\"", "\"pod\":\"default/deleted\""], PATIENCE).expect("it is killed");
+    delete(&turn, "deleted").expect("it is deleted");
+    goes(&turn, &pod).expect("it is gone");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    assert!(view::events(&turn, &pod, "Evicted").expect("a list").len() <= 1, "it is reported once at most");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// A pod that was deleted before has ten minutes to end, outlives SIGTERM and grows: its grace does not delay the kill, and with its
+/// processes it is gone long before that is over.
+#[test]
+fn a_pod_that_grows_while_it_ends_is_killed_and_gone() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let mut ends =
+        pod("ends", &["hog", "anon", "--mib", "2600", "--rate", &SLOWLY.to_string(), "--outlive", "/outlived"]);
+    ends["spec"]["terminationGracePeriodSeconds"] = 600.into();
+    turn.create(&ends).expect("it is accepted");
+    turn.runs("ends").expect("it runs");
+    delete(&turn, "ends").expect("it is deleted");
+    let pod = view::stored(&turn, "ends").expect("it is still there");
+    assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
+    console.wait(&[KILLED, "\"pod\":\"default/ends\""], PATIENCE).expect("it is killed");
+    goes(&turn, &pod).expect("it is gone");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    assert!(view::events(&turn, &pod, "Evicted").expect("a list").len() <= 1, "it is reported once at most");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// The node's card is down: neither the agent nor the kubelet reaches the API server, and no connection of theirs is closed.
+#[test]
+fn a_pod_is_killed_without_a_network_and_recorded_once_when_that_is_back() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let begin = format!("/run/plimsoll-test-begin-{}", std::process::id());
+    // A pipe with which the pod begins to grow once the network is gone; what starts it has ended before.
+    let script = format!(
+        "set -e; PATH=/usr/bin; mkfifo {begin}; sleep 60; busybox ip link set eth0 down; : > {begin}; sleep {}; \
+         busybox ip link set eth0 up; busybox ip route add default via 10.0.2.2",
+        LONG_AWAY.as_secs()
+    );
+    service_manager::start(&turn, "unplugs", &["/usr/bin/sh", "-c", &script]).expect("it is started");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let mut cut = pod("cut", &["hog", "anon", "--mib", "2600", "--begin", &begin]);
+    view::mount_run(&mut cut["spec"]);
+    turn.create(&cut).expect("it is accepted");
+    turn.runs("cut").expect("it runs");
+    console.wait(&[KILLED, "\"pod\":\"default/cut\""], PATIENCE).expect("it is killed");
+    let before = view::stored(&turn, "cut").expect("it is there");
+    assert_eq!(before["status"]["phase"], "Running", "the network was there: {before}");
+    turn.is_evicted("cut").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "cut").expect("once, and it stays evicted");
+    never_restarted(&turn, "cut").expect("it stays dead");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// The node's object is deleted and made anew, as a person does that gives it back what it should have: conditions are there
+/// again, and evictions are recorded.
+#[test]
+fn a_nodes_object_that_is_made_anew_has_the_conditions_and_evictions_are_recorded() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let node = turn.api.get(&format!("{NODES}/{NODE}")).and_then(Answer::object).expect("it is there");
+    let labels = &node["metadata"]["labels"];
+    let anew = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}, "spec": {"taints": []},
+    });
+    let deleted = turn.api.request("DELETE", &format!("{NODES}/{NODE}"), Format::Json, &Value::Null);
+    deleted.and_then(Answer::object).expect("it is deleted");
+    turn.api.create(NODES, &anew).and_then(Answer::object).expect("it is made anew");
+    wait_for("the kubelet is ready", PATIENCE, || {
+        Ok(view::condition(&turn, "Ready")?.is_some_and(|it| it["status"] == "True").then_some(()))
+    })
+    .expect("it finds its object");
+    turn.pressure_ends().expect("the condition is there again");
+    turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
+    turn.pressure_begins().expect("memory is short");
+    turn.is_evicted("grower").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    recorded(&turn, "grower").expect("once");
+}
+
+/// Deletes a pod, which has its own time to end.
+fn delete(turn: &Turn, name: &str) -> Result<()> {
+    let deleted = turn.api.request("DELETE", &format!("{PODS}/{name}"), Format::Json, &Value::Null)?;
+    // The kubelet can have been faster.
+    ensure!([200, 202, 404].contains(&deleted.status), "{}", deleted.message());
+    Ok(())
+}
+
+/// Waits until this pod is gone.
+fn goes(turn: &Turn, pod: &Value) -> Result<()> {
+    let name = pod["metadata"]["name"].as_str().context("it has a name")?;
+    wait_for(&format!("{name} is gone"), PATIENCE, || {
+        Ok((turn.api.get(&format!("{PODS}/{name}"))?.status == 404).then_some(()))
+    })
 }
 
 /// Makes a pod that grows, stops the API server once it runs, and waits until the agent has killed it.
