@@ -6,8 +6,8 @@ use std::process::Command;
 
 use super::report::{self, Report};
 use crate::cluster::{self, kube};
-use crate::install::Need;
-use crate::run;
+use crate::install::{self, Need};
+use crate::{build_ebpf, run};
 
 /// Where a control plane leaves its logs, alone and beside a node.
 const PLACE: &str = "target/test/cluster";
@@ -26,12 +26,14 @@ const RATES: [(&str, &str); 3] = [("50 MiB/s", "50"), ("200 MiB/s", "200"), ("as
 const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
-    cluster::needs_beside(!kernels.is_empty())
+    Ok([&install::EBPF[..], &cluster::needs_beside(!kernels.is_empty())?].concat())
 }
 
 /// The tests beside a control plane, and one race beside a node where its kernel is booted.
 pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let program = kube::program()?;
+    // One of the packages has it in its program.
+    build_ebpf::run(&build_ebpf::PROCESSORS)?;
     cluster::beside(run::root().join(PLACE), false, |kubeconfig| {
         for (package, file) in BESIDE_A_CONTROL_PLANE {
             let mut tests = cluster::tests(package, file, kubeconfig, &program);
