@@ -229,9 +229,12 @@ impl Thread {
         self.outgoing.close_returned();
         let is_awaited = asked & Request::Walk as u32 != 0;
         if is_awaited || asked & Request::Discover as u32 != 0 || schedule.walk.is_overdue(begun) {
-            self.handle.events().for_each(drop);
+            let (events, before) = (self.handle.events().count(), self.inventory.revision());
             self.inventory.discover(&mut self.outgoing);
             schedule.walked(begun, monotonic());
+            if events > 0 || self.inventory.revision() != before {
+                self.inform_of_moves(schedule);
+            }
             if is_awaited {
                 self.outgoing.send(News::Walked);
                 self.outgoing.publish();
@@ -244,6 +247,7 @@ impl Thread {
                 }
             }
             schedule.events.done(begun, monotonic(), Duration::MAX);
+            self.inform_of_moves(schedule);
         }
         let begun = monotonic();
         let how = if asked & Request::RefreshAll as u32 != 0 {

@@ -12,13 +12,15 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, NodeStats, Threshold};
 use plimsoll_report::text::printable;
 use plimsoll_storage::{
-    DiskWatch, Disks as Layout, FileSystem, Left, Mounts, Pace, Roots, Slots, StorageError, Worker, next_reading,
+    DiskWatch, Disks as Layout, FileSystem, Left, Mounts, Pace, Roots, Slots, StorageError, Worker, has_moved,
+    next_reading,
 };
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 
+use super::rest::Stir;
 use super::runtime_sockets;
 
 /// The runtime has so long to say where its directories are before nodefs alone is read. On an emulated machine containerd
@@ -148,6 +150,10 @@ pub(super) struct Disks {
     thresholds: Vec<Threshold>,
     /// By role, the reading before the last one, and that.
     read: [[Option<FsStats>; 2]; DiskRole::ALL.len()],
+    /// The reading since which each has not moved,
+    still: [Option<FsStats>; DiskRole::ALL.len()],
+    /// and what waits for that.
+    moved: Stir,
     /// What the core was sent last of each: when it was read, whether it was below a threshold, and in which layout.
     sent: [Option<(MonotonicNs, bool, Option<DiskLayout>)>; DiskRole::ALL.len()],
     /// What was logged as wrong, by what it is about.
@@ -159,7 +165,7 @@ pub(super) struct Disks {
 
 impl Disks {
     /// Starts the thread that finds the layout; it and all later ones are confined as the calling thread is.
-    pub(super) fn start(sources: Sources) -> Result<Self, StorageError> {
+    pub(super) fn start(sources: Sources, moved: Stir) -> Result<Self, StorageError> {
         let Sources { kubelet, unasked, mut mounts, thresholds } = sources;
         let slots = Slots::new(THREADS);
         let name = kubelet.display().to_string();
@@ -180,6 +186,8 @@ impl Disks {
             is_node_alone: false,
             thresholds,
             read: [[None; 2]; DiskRole::ALL.len()],
+            still: [None; DiskRole::ALL.len()],
+            moved,
             sent: [None; DiskRole::ALL.len()],
             troubles: BTreeMap::new(),
             is_asked: false,
@@ -295,12 +303,22 @@ impl Disks {
             let is_new = stats.is_some_and(|stats| stats.time > read[1].and_then(|last| last.time));
             if is_new {
                 *read = [read[1], stats];
+                self.note(role, stats);
             }
             if is_new && self.is_read(role) {
                 readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats, layout)));
             }
         }
         readings
+    }
+
+    /// Stirs what waits for a disk to move, where this reading shows it.
+    fn note(&mut self, role: DiskRole, read: Option<FsStats>) {
+        let still = &mut self.still[role as usize];
+        if still.zip(read).is_none_or(|(before, now)| has_moved(&before, &now)) {
+            *still = read;
+            self.moved.stir();
+        }
     }
 
     /// Logs of each disk that it hangs or fails, and that it answers again. Another file system in its place has the layout

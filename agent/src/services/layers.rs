@@ -13,6 +13,7 @@ use plimsoll_units::{MonotonicNs, counted};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::rest::Rest;
 use super::runtime::{known, pause_after};
 
 /// The least pause between two rounds. containerd counts every 10 s, and a volume is measured within a minute.
@@ -22,8 +23,14 @@ const SHARE: u32 = 10;
 /// The longest pause: figures hold for twice as long.
 const PAUSE_MOST: Duration = Duration::from_mins(5);
 
-/// Asks in rounds, and sends what each finds, for as long as that is received. What a round before found holds for a while.
-pub(super) async fn watch(sockets: Vec<PathBuf>, dial: Dial, rounds: mpsc::Sender<Vec<StorageMessage>>) {
+/// Asks in rounds with the pauses of `rest`, if there is one, and sends what each finds, for as long as that is received.
+/// What a round before found holds for a while.
+pub(super) async fn watch(
+    sockets: Vec<PathBuf>,
+    dial: Dial,
+    mut rest: Option<Rest>,
+    rounds: mpsc::Sender<Vec<StorageMessage>>,
+) {
     let (mut runtime, mut failures, mut was_read) = (None, 0, false);
     loop {
         let begun = Instant::now();
@@ -50,7 +57,10 @@ pub(super) async fn watch(sockets: Vec<PathBuf>, dial: Dial, rounds: mpsc::Sende
                 pause_after(Duration::ZERO, failures)
             }
         };
-        sleep(pause).await;
+        match &mut rest {
+            Some(rest) => rest.pause(pause, PAUSE_MOST).await,
+            None => sleep(pause).await,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod outbox;
 mod pod_file;
 mod pod_reader;
 mod removal;
+mod rest;
 mod running;
 mod runtime;
 
@@ -51,6 +52,7 @@ use pod_file::Listed;
 pub(crate) use pod_file::{PodFile, at, facts_of, names_of};
 pub(crate) use pod_reader::PodReader;
 use removal::Removal;
+use rest::Stir;
 use running::{Running, RunningOrder};
 pub(crate) use runtime::runtime_sockets;
 
@@ -166,9 +168,10 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     program::let_go_of_start();
     runtime.block_on(async {
         // Threads that are started from here on are confined as this one is.
-        let disks = sources.map(Disks::start).transpose()?;
+        let layers_stir = Stir::new();
+        let disks = sources.map(|sources| Disks::start(sources, layers_stir.clone())).transpose()?;
         let journal = kept.map(Journal::start).transpose()?;
-        let reads = Reads { file, notices, journal, disks, cluster };
+        let reads = Reads { file, notices, journal, disks, layers_stir, cluster };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
             served = serve(socket.into(), reads, &configuration) => served,
@@ -185,6 +188,8 @@ struct Reads {
     notices: Option<OwnedFd>,
     journal: Option<Journal>,
     disks: Option<Disks>,
+    /// Writable layers may take another amount.
+    layers_stir: Stir,
     cluster: Option<ClusterSettings>,
 }
 
@@ -195,7 +200,8 @@ async fn serve(
     reads: Reads,
     configuration: &Configuration,
 ) -> anyhow::Result<()> {
-    let Reads { mut file, notices, mut journal, mut disks, cluster } = reads;
+    let Reads { mut file, notices, mut journal, mut disks, layers_stir, cluster } = reads;
+    let names_stir = Stir::new();
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
     let sockets = runtime_sockets(configuration).unwrap_or_else(|error| {
@@ -210,13 +216,15 @@ async fn serve(
     let (measured, mut layers) = mpsc::channel(1);
     if !sockets.is_empty() {
         if crate::scanner::is_needed(configuration) {
-            tokio::spawn(layers::watch(sockets.clone(), dial.clone(), measured));
+            // Without disks nothing says that one moves.
+            let rest = disks.as_ref().map(|_| layers_stir.rest());
+            tokio::spawn(layers::watch(sockets.clone(), dial.clone(), rest, measured));
         }
         if disks.is_some() {
             at.removal = Removal::start(configuration, sockets.clone(), dial.clone());
         }
         at.running = Running::start(sockets.clone(), dial.clone());
-        tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), answered));
+        tokio::spawn(runtime::watch(sockets, dial, disks.is_some(), names_stir.rest(), answered));
     }
     let mut images = at.removal.noted();
     let mut changes = file.is_some().then(|| Changes::by(notices)).transpose()?;
@@ -277,6 +285,7 @@ async fn serve(
                 Ok(CoreMessage::Stop(order)) => at.stop(order, cluster.as_mut()),
                 Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
                 Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
+                Ok(CoreMessage::Moved) => [&names_stir, &layers_stir].into_iter().for_each(Stir::stir),
                 // It has ended; that is logged where it is sent something.
                 Err(_) => at.end_core(),
             },

@@ -19,7 +19,8 @@ use plimsoll_units::counted;
 use rustix::io::Errno;
 use tokio::net::UnixDatagram;
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::sleep;
+
+use super::rest::Rest;
 
 /// Names by pod.
 pub(super) type Named = BTreeMap<Uid, PodNames>;
@@ -37,6 +38,9 @@ pub(super) type Answer = (u8, Result<OwnedFd, Errno>);
 
 /// The least pause between two lists. A pod without a name yet is reported by its cgroup, which has its UID.
 const PAUSE: Duration = Duration::from_secs(10);
+/// The longest one while the runtime answers, nothing has happened and lists are cheap: where no event says which cgroups come
+/// and go, a container has its name by then.
+const PAUSE_AT_REST: Duration = Duration::from_mins(1);
 /// The pause is so many times as long as the lists took: the runtime has other work.
 const SHARE: u32 = 20;
 /// The longest pause. After a failure it doubles up to this one.
@@ -84,11 +88,12 @@ pub(super) fn dial(supervisor: Arc<UnixDatagram>, sockets: &[PathBuf]) -> (Dial,
 }
 
 /// Lists pods and containers, and asks for the directories of disks where those are read, for as long as that is received;
-/// the error is sent in place of lists that fail.
+/// the error is sent in place of lists that fail. With the pauses of `rest` between them.
 pub(super) async fn watch(
     sockets: Vec<PathBuf>,
     dial: Dial,
     reads_disks: bool,
+    mut rest: Rest,
     answers: mpsc::Sender<Result<Answers, String>>,
 ) {
     let (mut runtime, mut failures, mut was_read) = (None, 0, false);
@@ -118,7 +123,7 @@ pub(super) async fn watch(
         if answers.send(answered).await.is_err() {
             return;
         }
-        sleep(pause).await;
+        rest.pause(pause, if failures > 0 { pause } else { PAUSE_AT_REST }).await;
     }
 }
 

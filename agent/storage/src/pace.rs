@@ -1,7 +1,7 @@
 //! When to look at a file system again.
 
 use core::time::Duration;
-use plimsoll_policy::kubelet::StatsTime;
+use plimsoll_policy::kubelet::{FsStats, StatsTime};
 
 /// How often a file system is looked at. One reading is one `statfs`, some microseconds on a local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,18 @@ pub fn next_reading(pace: &Pace, threshold: u64, last: Left, before: Option<Left
     soonest.max(half.min(pace.calm)).clamp(pace.least, pace.most.max(pace.least))
 }
 
+/// Less than this is written on any node all the time.
+const BYTES: u64 = 1 << 20;
+const INODES: u64 = 256;
+
+/// Whether what is left on a file system is so much another amount than before that what takes room there may take another
+/// one. What is not known may have moved.
+pub fn has_moved(before: &FsStats, now: &FsStats) -> bool {
+    let bytes = before.available.zip(now.available).map(|(before, now)| before.abs_diff(now));
+    let inodes = before.inodes_free.unwrap_or(0).abs_diff(now.inodes_free.unwrap_or(0));
+    bytes.is_none_or(|bytes| bytes >= BYTES) || inodes >= INODES
+}
+
 /// What was used up in a second; `None` where nothing was, and all that can be where both are of the same time.
 fn rate_per_second(before: Left, last: Left) -> Option<u64> {
     let used = before.left.checked_sub(last.left).filter(|used| *used > 0)?;
@@ -109,6 +121,26 @@ mod tests {
             let wait = next_reading(&pace, threshold, last, before);
             assert_eq!(wait, Duration::from_millis(milliseconds), "{threshold} {last:?} {before:?}");
         }
+    }
+
+    #[test]
+    fn a_file_system_moves_by_bytes_or_inodes_in_either_direction_and_one_that_is_not_known_always() {
+        let of = |available, inodes_free| FsStats { available, inodes_free, ..FsStats::default() };
+        let before = of(Some(BYTES), Some(INODES));
+        for (now, expected) in [
+            (before, false),
+            (of(Some(BYTES * 2 - 1), Some(1)), false),
+            (of(Some(BYTES * 2), Some(INODES)), true),
+            (of(Some(0), Some(INODES)), true),
+            (of(Some(BYTES), Some(INODES * 2)), true),
+            (of(Some(BYTES), None), true),
+            (of(None, Some(INODES)), true),
+        ] {
+            assert_eq!(has_moved(&before, &now), expected, "{now:?}");
+            assert_eq!(has_moved(&now, &before), expected, "{now:?}");
+        }
+        assert!(has_moved(&of(None, None), &of(None, None)));
+        assert!(!has_moved(&of(Some(1), None), &of(Some(1), None)), "it has no inodes");
     }
 
     proptest! {

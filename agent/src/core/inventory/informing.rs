@@ -1,8 +1,11 @@
-//! What the watching thread has for `services`: orders to remove what is dead or unused, evictions and conditions.
+//! What the core has for `services`: orders to remove what is dead or unused, evictions and conditions, all of the watching
+//! thread, and that cgroups came or went.
 
 use plimsoll_inventory::{CoreMessage, RemovalError, RemovalResult};
+use plimsoll_node::clock::monotonic;
 
-use super::{News, Thread};
+use super::schedule::Schedule;
+use super::{News, PACE, Thread};
 
 impl Thread {
     /// Sends what is said of evictions and conditions. What cannot be sent is dropped: the watching thread says it again.
@@ -11,6 +14,14 @@ impl Thread {
             if let Some(socket) = &self.pods {
                 let _ = socket.send(&message);
             }
+        }
+    }
+
+    /// Sends that cgroups came or went. Within the pace of the last time `services` still asks as often as it does after that.
+    pub(super) fn inform_of_moves(&self, schedule: &mut Schedule) {
+        let (now, Some(socket)) = (monotonic(), &self.pods) else { return };
+        if schedule.informed.is_overdue(now) && socket.send(&CoreMessage::Moved).is_ok() {
+            schedule.informed.done(now, now, PACE);
         }
     }
 

@@ -105,6 +105,8 @@ pub(super) struct Schedule {
     /// The source's programs were found not to run.
     pub(super) is_source_lost: bool,
     pub(super) suspects: Duty,
+    /// Informing `services` that cgroups came or went.
+    pub(super) informed: Duty,
     /// How often the watching thread had woken, and when that was seen to change.
     pub(super) turned: (u32, MonotonicNs),
 }
@@ -130,6 +132,7 @@ impl Schedule {
             lost: 0,
             is_source_lost: false,
             suspects: Duty::new(now, Duration::ZERO),
+            informed: Duty::new(now, Duration::ZERO),
             turned: (0, now),
         }
     }

@@ -9,7 +9,8 @@ fn disks(kubelet: &Path, directories: Result<Directories, String>, text: &str) -
     let thresholds = configuration.disk_policy().thresholds;
     let mounts = Mounts::open().expect("this is Linux");
     let unasked = Some("no runtime".to_owned());
-    let disks = Disks::start(Sources { kubelet: kubelet.to_owned(), unasked, mounts, thresholds }).expect("a thread");
+    let sources = Sources { kubelet: kubelet.to_owned(), unasked, mounts, thresholds };
+    let disks = Disks::start(sources, Stir::new()).expect("a thread");
     *disks.located.lock() = directories;
     disks
 }
@@ -109,11 +110,21 @@ fn directories_are_followed_and_hold_while_the_runtime_does_not_say_them() {
 fn until_the_runtime_has_had_its_time_nodefs_is_not_read_alone() {
     let mounts = Mounts::open().expect("this is Linux");
     let sources = Sources { kubelet: "/".into(), unasked: None, mounts, thresholds: Vec::new() };
-    let mut disks = Disks::start(sources).expect("a thread");
+    let mut disks = Disks::start(sources, Stir::new()).expect("a thread");
     let (_, wait) = (disks.turn(monotonic()), disks.turn(monotonic()).1);
     assert!(wait <= RUNTIME_SAYS && disks.layout.outstanding(monotonic()).is_none(), "{wait:?}");
     disks.locate(Err("it is away".to_owned()));
     assert_eq!(roles(&next(&mut disks)), [DiskRole::Node]);
+}
+
+#[test]
+fn a_disk_stirs_what_waits_for_it_once_it_has_moved_since_the_last_time() {
+    let mut disks = disks(Path::new("/"), Err("no runtime".to_owned()), THRESHOLDS);
+    let read = |available| Some(FsStats { available: Some(available), ..FsStats::default() });
+    for (available, expected) in [(GIB, GIB), (GIB + 1, GIB), (GIB - 1, GIB), (GIB * 2, GIB * 2), (GIB * 2, GIB * 2)] {
+        disks.note(DiskRole::Image, read(available));
+        assert_eq!(disks.still, [None, read(expected), None], "{available}");
+    }
 }
 
 #[test]
