@@ -4,6 +4,7 @@
 //! generously, and what is asserted is what the API has in the end and in which order. There is one node: each test has it
 //! for itself ([`turn::Turn`]), from a state that it makes itself, so that they can be run alone and in any order.
 
+mod allocatable;
 mod budgets;
 mod cache;
 mod daemons;
@@ -17,6 +18,7 @@ mod many;
 mod outages;
 mod outside;
 mod overlay;
+mod pids;
 mod race;
 mod removal;
 mod restarts;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Cluster, wait_for};
 use serde_json::{Value, json};
 
-use crate::view::{self, PODS, conditions_of_ours, ends, pressure, taints_of_ours};
+use crate::view::{self, PODS, condition, conditions_of_ours, ends, pressure, taints_of_ours};
 use crate::{NODE, PATIENCE, TAINT, overlay};
 
 /// What tests make: what would make pods anew before the pods.
@@ -126,6 +126,13 @@ impl Turn {
             Ok(pressure(self)?.is_some_and(|condition| condition["status"] == "False").then_some(()))
         })?;
         wait_for("the taint is gone", PATIENCE, || Ok(taints_of_ours(self)?.is_empty().then_some(())))
+    }
+
+    /// Waits until a condition of the node has this status.
+    pub(crate) fn becomes(&self, kind: &str, status: &str) -> Result<()> {
+        wait_for(&format!("{kind} is {status}"), PATIENCE, || {
+            Ok(condition(self, kind)?.is_some_and(|it| it["status"] == status).then_some(()))
+        })
     }
 
     /// Waits until a pod is recorded as evicted and all of its containers as ended.
