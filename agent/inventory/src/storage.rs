@@ -275,12 +275,6 @@ impl PodStorage {
         self.in_memory
     }
 
-    /// Whether anything of it is limited by the pod's specification.
-    pub(crate) fn has_limits(&self) -> bool {
-        let limited = |volume: &Volume| volume.size_limit.is_some();
-        self.limit.is_some() || !self.limits.is_empty() || self.volumes.iter().any(limited)
-    }
-
     /// Adds it to what else is known of the pod. What is not known, does not count or is too old is absent.
     pub fn facts<'a>(&'a self, pod: &Pod<'_>, counts: Counts) -> Pod<'a> {
         let has_layers = counts.layers && counts.now <= self.layers.until;

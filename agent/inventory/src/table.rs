@@ -50,6 +50,11 @@ impl Workload {
         self.facts.pod.is_none_or(|pod| pod.may_freeze())
     }
 
+    /// Nothing of it runs, and this process does not end it.
+    pub fn has_ended(&self) -> bool {
+        self.termination.terminating().is_none() && self.facts.handle.populated() == Ok(false)
+    }
+
     /// How it ends, by this process or because it was deleted.
     pub(crate) fn terminating(&self, now: MonotonicNs) -> Option<Terminating> {
         self.termination.terminating().or_else(|| of_deletion(self.facts.pod.as_ref(), now))

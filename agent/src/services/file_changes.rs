@@ -34,6 +34,8 @@ pub(super) struct Changes {
     pause: Duration,
     slowest: Duration,
     looked: Option<Instant>,
+    /// Something has changed since.
+    is_noticed: bool,
 }
 
 impl Changes {
@@ -45,19 +47,22 @@ impl Changes {
         // They are waited for and read as what comes by a pipe.
         let notices = notices.map(|notices| Receiver::from_file_unchecked(notices.into())).transpose()?;
         let slowest = if notices.is_some() { SLOWEST } else { PAUSE };
-        Ok(Self { notices, pause: PAUSE, slowest, looked: None })
+        Ok(Self { notices, pause: PAUSE, slowest, looked: None, is_noticed: false })
     }
 
     /// Waits for the next one; the first is at once. May be dropped and called again.
     pub(super) async fn next(&mut self) {
         if let Some(looked) = self.looked {
-            sleep_until(looked + self.pause).await;
-            tokio::select! {
-                () = noticed(self.notices.as_ref()) => {}
-                () = sleep_until(looked + self.slowest) => {}
+            if !self.is_noticed {
+                tokio::select! {
+                    () = noticed(self.notices.as_ref()) => self.is_noticed = true,
+                    () = sleep_until(looked + self.slowest) => {}
+                }
             }
+            // Over where there was no notice: at rest one timer is enough.
+            sleep_until(looked + self.pause).await;
         }
-        self.looked = Some(Instant::now());
+        (self.looked, self.is_noticed) = (Some(Instant::now()), false);
     }
 }
 

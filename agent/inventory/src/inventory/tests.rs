@@ -579,9 +579,6 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     has_processes(true);
     inventory.learn([PodMessage::Limit(limit)].into_iter(), &mut sent);
     assert_eq!(observe(&mut sent, false), (Some((Some(60), true)), 0), "a limit that comes later counts");
-    has_processes(false);
-    assert_eq!(observe(&mut sent, false), (None, 0), "and may be exceeded at rest");
-    has_processes(true);
     inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
     let held = Arc::downgrade(&inventory.replaced[0]);
     assert_eq!(observe(&mut sent, false), (None, 1), "no more than 100 bytes are in use");

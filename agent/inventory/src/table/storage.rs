@@ -21,8 +21,8 @@ impl Table {
     /// how many were left out: of them those that are said to take more than is in use on the disks, or of memory than is
     /// charged to the pod. Allocates nothing.
     ///
-    /// `is_short`: a threshold is met. Else it is not read of pods without limits whether they have processes: at rest that is
-    /// most of what an observation costs.
+    /// `is_short`: a threshold is met. Else it is not read whether they have processes: at rest that is most of what an
+    /// observation costs, and there is none to be evicted but for a limit, of which it is read then.
     pub fn observe_storage<'t>(
         &'t self,
         in_use: InUse,
@@ -35,9 +35,7 @@ impl Table {
             let facts = &workload.facts;
             let (Some(pod), Some(storage)) = (facts.pod, &workload.storage) else { continue };
             let terminating = workload.terminating(now);
-            let may_be_evicted = is_short || storage.has_limits();
-            let is_gone =
-                may_be_evicted && workload.termination.terminating().is_none() && facts.handle.populated() == Ok(false);
+            let is_gone = is_short && workload.has_ended();
             let room = into.capacity().min(self.slots());
             if is_gone {
                 continue;

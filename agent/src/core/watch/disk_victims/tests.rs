@@ -224,6 +224,20 @@ fn of_pods_over_their_limits_one_is_evicted_at_a_time() {
 }
 
 #[test]
+fn a_pod_over_its_limit_of_which_nothing_runs_is_passed_over() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
+    node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
+    node.pod(1, None, Some(9 * MIB), Some(8 * MIB));
+    node.scene.write("0", "cgroup.events", "populated 0\n");
+    node.turn(Duration::ZERO);
+    assert_eq!(node.killed(), [false, true]);
+    // It has begun again.
+    node.scene.write("0", "cgroup.events", "populated 1\n");
+    node.turn(Duration::from_secs(10));
+    assert_eq!(node.killed(), [true, true]);
+}
+
+#[test]
 fn below_a_threshold_the_pod_that_takes_most_over_its_request_is_evicted() {
     for policy in EvictionPolicy::ALL {
         let mut node = Node::new(policy, 50 * MIB);
