@@ -169,33 +169,64 @@ pub(super) fn table(idle: &Idle) -> String {
             ]));
         }
     }
-    text.push_str("\nThe agent's wake-ups a second by process and thread, the mean of all windows:\n\n");
-    text.push_str(&head(&["", "", "wake-ups a second"].map(str::to_owned)));
+    text.push_str("\nThe same of the agent by process and thread, the mean of all windows:\n\n");
+    text.push_str(&head(&["", "", heads[2], heads[3]].map(str::to_owned)));
     for at in surroundings(idle) {
-        for (thread, rate) in threads(idle, at) {
-            text.push_str(&row(&[name(at), format!("`{thread}`"), digits(rate)]));
+        for Thread { name: thread, woken, instructions } in threads(idle, at) {
+            let instructions = instructions.map_or("-".to_owned(), |count| digits(count / 1e6));
+            text.push_str(&row(&[name(at), format!("`{thread}`"), digits(woken), instructions]));
+        }
+    }
+    text.push_str("\nPSS of the agent's processes, the mean of all windows:\n\n");
+    text.push_str(&head(&["", "", heads[4]].map(str::to_owned)));
+    for at in surroundings(idle) {
+        let windows = u64::try_from(of_agent(idle, at).count()).unwrap_or(u64::MAX).max(1);
+        for (process, bytes) in sums(idle, at, |window| &window.processes_pss_bytes) {
+            text.push_str(&row(&[name(at), format!("`{process}`"), digits(Unit::Mebibytes.of(bytes / windows))]));
         }
     }
     let versions: Vec<String> = idle.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     text + "\nVersions: " + &versions.join(", ") + ".\n"
 }
 
+/// What a thread of the agent did.
+struct Thread<'i> {
+    name: &'i str,
+    /// How often it was woken, a second.
+    woken: f64,
+    /// A minute. Absent where that was not measured.
+    instructions: Option<f64>,
+}
+
 /// The threads of the agent that were woken at all, the most often woken first.
-fn threads(idle: &Idle, at: At) -> Vec<(&str, f64)> {
-    let (mut all, mut elapsed_ns) = (BTreeMap::<&str, u64>::new(), 0);
-    for window in idle.windows.iter().filter(|window| window.watcher == EBPF && window.at() == at) {
-        elapsed_ns += window.elapsed_ns;
-        for (thread, woken) in &window.wakeups {
-            *all.entry(thread).or_default() += woken;
-        }
-    }
-    let mut all: Vec<(&str, f64)> = all
+fn threads(idle: &Idle, at: At) -> Vec<Thread<'_>> {
+    let elapsed_ns = float(of_agent(idle, at).map(|window| window.elapsed_ns).sum::<u64>().max(1));
+    let ran = sums(idle, at, |window| &window.threads_cpu_ns);
+    let mut threads: Vec<_> = sums(idle, at, |window| &window.wakeups)
         .into_iter()
         .filter(|(_, woken)| *woken > 0)
-        .map(|(thread, woken)| (thread, float(woken) * 1e9 / float(elapsed_ns.max(1))))
+        .map(|(name, woken)| Thread {
+            name,
+            woken: float(woken) * 1e9 / elapsed_ns,
+            instructions: ran.get(name).map(|ns| float(ns / NS_PER_INSTRUCTION) * 60e9 / elapsed_ns),
+        })
         .collect();
-    all.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-    all
+    threads.sort_by(|one, other| other.woken.total_cmp(&one.woken));
+    threads
+}
+
+/// The agent's windows in these surroundings.
+fn of_agent(idle: &Idle, at: At) -> impl Iterator<Item = &Window> {
+    idle.windows.iter().filter(move |window| window.watcher == EBPF && window.at() == at)
+}
+
+/// A figure of each of its processes or threads, of all these windows together.
+fn sums(idle: &Idle, at: At, of: impl Fn(&Window) -> &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, value) in of_agent(idle, at).flat_map(&of) {
+        *sums.entry(&name[..]).or_default() += value;
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -289,7 +320,15 @@ mod tests {
             "| 0 workloads | plimsoll-ebpf | 1.00 [1.00, 1.00] | 60.0 [60.0, 60.0] | 12.0 | 3.00 | 30.0 | 40 |";
         assert!(text.lines().any(|line| line == expected), "{text}");
         let threads: Vec<&str> = text.lines().filter(|line| line.starts_with("| a storm | `")).collect();
-        assert_eq!(threads, ["| a storm | `core core` | 0.75 |", "| a storm | `run watchdog` | 0.25 |"]);
+        assert_eq!(threads, ["| a storm | `core core` | 0.75 | - |", "| a storm | `run watchdog` | 0.25 | - |"]);
+        let text = table(&idle(|window| {
+            window["threads_cpu_ns"] = json!({"core core": 30_000_000});
+            window["processes_pss_bytes"] = json!({"core": 8 << 20, "run": 4 << 20});
+        }));
+        let of_parts: Vec<&str> = text.lines().filter(|line| line.starts_with("| a storm | `")).collect();
+        let pss = ["| a storm | `core` | 8.00 |", "| a storm | `run` | 4.00 |"];
+        let threads = ["| a storm | `core core` | 0.75 | 45.0 |", "| a storm | `run watchdog` | 0.25 | - |"];
+        assert_eq!(of_parts, [threads, pss].concat());
         assert!(text.ends_with("\nVersions: earlyoom 1.8.\n"), "{text}");
     }
 }

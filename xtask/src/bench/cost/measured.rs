@@ -144,7 +144,12 @@ pub(super) struct Window {
     /// By process and thread.
     pub(super) wakeups: BTreeMap<String, u64>,
     pub(super) cpu_ns: u64,
+    /// By process and thread; by process. Results of 2026-11-26 lack both.
+    #[serde(default)]
+    pub(super) threads_cpu_ns: BTreeMap<String, u64>,
     pub(super) pss_bytes: u64,
+    #[serde(default)]
+    pub(super) processes_pss_bytes: BTreeMap<String, u64>,
     pub(super) kernel_bytes: Option<u64>,
     pub(super) charged_bytes: u64,
     pub(super) descriptors: u64,

@@ -90,8 +90,12 @@ struct Window {
     /// How often its threads went to sleep by themselves, and so were woken, by process and thread.
     wakeups: BTreeMap<String, u64>,
     cpu_ns: u64,
+    /// How long each of its threads ran, by process and thread.
+    threads_cpu_ns: BTreeMap<String, u64>,
     /// Of all its processes.
     pss_bytes: u64,
+    /// Of each of them.
+    processes_pss_bytes: BTreeMap<String, u64>,
     /// Charged to its cgroup. Absent before Linux 5.18, whose memory.stat has no such figure.
     kernel_bytes: Option<u64>,
     /// All that is charged to its cgroup.
@@ -183,17 +187,18 @@ impl Watched {
 
     fn window(&self, watcher: Rival, workloads: u32, storm: bool) -> Result<Window> {
         let cpu = || Ok(named(&self.cgroup.read("cpu.stat")?, "usage_usec").context("no usage_usec")? * 1000);
-        let before = (self.switches()?, cpu()?, now_ns());
+        let before = (self.threads()?, cpu()?, now_ns());
         thread::sleep(if storm { IN_STORM } else { AT_REST });
         let elapsed_ns = now_ns() - before.2;
-        let (after, used): (_, Result<u64>) = (self.switches()?, cpu());
-        let woken = |(thread, count): (&String, &u64)| {
-            (thread.clone(), count.saturating_sub(before.0.get(thread).copied().unwrap_or(0)))
+        let (after, used): (_, Result<u64>) = (self.threads()?, cpu());
+        let since = |of: fn(&Thread) -> u64| {
+            let before = |name| before.0.get(name).map_or(0, of);
+            after.iter().map(|(name, thread)| (name.clone(), of(thread).saturating_sub(before(name)))).collect()
         };
-        let (mut pss_bytes, mut descriptors) = (0, 0);
+        let (mut processes_pss_bytes, mut descriptors) = (BTreeMap::new(), 0);
         for process in self.processes()? {
             let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
-            pss_bytes += named(&rollup, "Pss:").context("no Pss")? * 1024;
+            *processes_pss_bytes.entry(part(process)?).or_default() += named(&rollup, "Pss:").context("no Pss")? * 1024;
             descriptors += fs::read_dir(format!("/proc/{process}/fd"))?.count() as u64;
         }
         Ok(Window {
@@ -201,9 +206,11 @@ impl Watched {
             workloads,
             storm,
             elapsed_ns,
-            wakeups: after.iter().map(woken).collect(),
+            wakeups: since(|thread| thread.slept),
             cpu_ns: used? - before.1,
-            pss_bytes,
+            threads_cpu_ns: since(|thread| thread.ran_ns),
+            pss_bytes: processes_pss_bytes.values().sum(),
+            processes_pss_bytes,
             kernel_bytes: named(&self.cgroup.read("memory.stat")?, "kernel"),
             charged_bytes: self.cgroup.current()?,
             descriptors,
@@ -217,24 +224,38 @@ impl Watched {
         Ok(processes)
     }
 
-    /// How often each thread went to sleep by itself, so far. Threads of one name in one process are one.
-    fn switches(&self) -> Result<BTreeMap<String, u64>> {
-        let mut switches = BTreeMap::new();
+    /// What each thread did so far. Threads of one name in one process are one.
+    fn threads(&self) -> Result<BTreeMap<String, Thread>> {
+        let mut threads = BTreeMap::<String, Thread>::new();
         for process in self.processes()? {
-            // The core and the reporter are the same program with another first argument.
-            let line = fs::read(format!("/proc/{process}/cmdline"))?;
-            let part = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
-            let part = String::from_utf8_lossy(part).into_owned();
+            let part = part(process)?;
             for task in fs::read_dir(format!("/proc/{process}/task"))? {
                 let task = task?.path();
-                let status = fs::read_to_string(task.join("status"))?;
-                let thread = fs::read_to_string(task.join("comm"))?;
-                *switches.entry(format!("{part} {}", thread.trim())).or_default() +=
-                    named(&status, "voluntary_ctxt_switches:").context("no voluntary_ctxt_switches")?;
+                let read = |file: &str| fs::read_to_string(task.join(file));
+                let (status, ran, name) = (read("status")?, read("schedstat")?, read("comm")?);
+                let thread = threads.entry(format!("{part} {}", name.trim())).or_default();
+                thread.slept += named(&status, "voluntary_ctxt_switches:").context("no voluntary_ctxt_switches")?;
+                let ran = ran.split_ascii_whitespace().next().context("schedstat is empty")?;
+                thread.ran_ns += ran.parse::<u64>().with_context(|| format!("schedstat has {ran:?}"))?;
             }
         }
-        Ok(switches)
+        Ok(threads)
     }
+}
+
+/// What a thread did since it was started.
+#[derive(Default)]
+struct Thread {
+    /// How often it went to sleep by itself.
+    slept: u64,
+    ran_ns: u64,
+}
+
+/// Which process of the agent it is: they are the same program with another first argument.
+fn part(process: u32) -> Result<String> {
+    let line = fs::read(format!("/proc/{process}/cmdline"))?;
+    let part = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    Ok(String::from_utf8_lossy(part).into_owned())
 }
 
 /// Waits until the agent knows all pods. It has all of its processes.
