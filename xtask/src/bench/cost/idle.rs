@@ -177,13 +177,16 @@ pub(super) fn table(idle: &Idle) -> String {
             text.push_str(&row(&[name(at), format!("`{thread}`"), digits(woken), instructions]));
         }
     }
-    text.push_str("\nPSS of the agent's processes, the mean of all windows:\n\n");
-    text.push_str(&head(&["", "", heads[4]].map(str::to_owned)));
+    let mut processes = String::new();
     for at in surroundings(idle) {
         let windows = u64::try_from(of_agent(idle, at).count()).unwrap_or(u64::MAX).max(1);
         for (process, bytes) in sums(idle, at, |window| &window.processes_pss_bytes) {
-            text.push_str(&row(&[name(at), format!("`{process}`"), digits(Unit::Mebibytes.of(bytes / windows))]));
+            processes += &row(&[name(at), format!("`{process}`"), digits(Unit::Mebibytes.of(bytes / windows))]);
         }
+    }
+    if !processes.is_empty() {
+        text.push_str("\nPSS of the agent's processes, the mean of all windows:\n\n");
+        text = text + &head(&["", "", heads[4]].map(str::to_owned)) + &processes;
     }
     let versions: Vec<String> = idle.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     text + "\nVersions: " + &versions.join(", ") + ".\n"

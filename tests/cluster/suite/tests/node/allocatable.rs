@@ -13,8 +13,8 @@ const TAKEN: u32 = 1500;
 const RATE: u32 = 50;
 /// What is available on the machine at least, in MiB, when the pod is evicted: far more than the threshold.
 const PLENTY: u64 = 1000;
-/// Seconds for which the limit is there.
-const LASTS: &str = "150";
+/// Seconds for which the limit is there: longer than it takes until the pod is evicted.
+const LASTS: &str = "90";
 
 #[test]
 fn a_pod_is_evicted_before_all_pods_reach_what_is_allocatable() {

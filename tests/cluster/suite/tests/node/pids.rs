@@ -50,7 +50,7 @@ fn limit(pod: &Value, begin: &str) -> Result<String> {
         "set -e; PATH=/usr/bin
 for limit in /sys/fs/cgroup/kubepods.slice/*/*pod{uid}.slice/cri-containerd-*.scope/pids.max; do echo {BOMB} > $limit; done
 IFS=' /' read -r one five fifteen runs tasks last < /proc/loadavg
-read -r before < /proc/sys/kernel/pid_max
+before=$(cat /proc/sys/kernel/pid_max)
 echo $((tasks + {TASKS})) > /proc/sys/kernel/pid_max
 : > {begin}
 sleep {LASTS}
