@@ -34,7 +34,7 @@ pub(super) async fn watch(
     let (mut runtime, mut failures, mut was_read) = (None, 0, false);
     loop {
         let begun = Instant::now();
-        let pause = match ask(&mut runtime, &sockets, &dial).await {
+        let (pause, most) = match ask(&mut runtime, &sockets, &dial).await {
             Ok(round) => {
                 if failures > 0 || !was_read {
                     let parts = round.iter().filter(|message| matches!(message, StorageMessage::Part(_))).count();
@@ -45,7 +45,7 @@ pub(super) async fn watch(
                 if rounds.send(round).await.is_err() {
                     return;
                 }
-                begun.elapsed().saturating_mul(SHARE).clamp(PAUSE, PAUSE_MOST)
+                (begun.elapsed().saturating_mul(SHARE).clamp(PAUSE, PAUSE_MOST), PAUSE_MOST)
             }
             Err(error) => {
                 failures += 1;
@@ -54,11 +54,12 @@ pub(super) async fn watch(
                 } else {
                     tracing::debug!(failures, "{error}; what writable layers take is not known");
                 }
-                pause_after(Duration::ZERO, failures)
+                let pause = pause_after(Duration::ZERO, failures);
+                (pause, pause)
             }
         };
         match &mut rest {
-            Some(rest) => rest.pause(pause, PAUSE_MOST).await,
+            Some(rest) => rest.pause(pause, most).await,
             None => sleep(pause).await,
         }
     }
