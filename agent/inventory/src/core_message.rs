@@ -31,7 +31,7 @@ pub enum CoreMessage {
     /// Stop a pod.
     Stop(StopOrder),
     /// Cgroups came or went: the container runtime may have others to name.
-    Moved,
+    CgroupsChanged,
 }
 
 impl CoreMessage {
@@ -215,7 +215,7 @@ mod tests {
             CoreMessage::Remove(remove),
             CoreMessage::Relax(RelaxOrder { container, high: Bytes(u64::MAX), until }),
             CoreMessage::Stop(StopOrder { uid: Uid(u128::MAX), grace_seconds: u32::MAX, until }),
-            CoreMessage::Moved,
+            CoreMessage::CgroupsChanged,
         ];
         orders.into_iter().chain(evictions).chain(conditions).collect()
     }

@@ -51,7 +51,7 @@ impl Workload {
     }
 
     /// Nothing of it runs, and this process does not end it.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.termination.terminating().is_none() && self.facts.handle.populated() == Ok(false)
     }
 

@@ -233,7 +233,7 @@ impl Thread {
             self.inventory.discover(&mut self.outgoing);
             schedule.walked(begun, monotonic());
             if events > 0 || self.inventory.revision() != before {
-                self.inform_of_moves(schedule);
+                self.inform_of_cgroups(schedule);
             }
             if is_awaited {
                 self.outgoing.send(News::Walked);
@@ -247,7 +247,7 @@ impl Thread {
                 }
             }
             schedule.events.done(begun, monotonic(), Duration::MAX);
-            self.inform_of_moves(schedule);
+            self.inform_of_cgroups(schedule);
         }
         let begun = monotonic();
         let how = if asked & Request::RefreshAll as u32 != 0 {

@@ -150,9 +150,9 @@ pub(super) struct Disks {
     thresholds: Vec<Threshold>,
     /// By role, the reading before the last one, and that.
     read: [[Option<FsStats>; 2]; DiskRole::ALL.len()],
-    /// The reading since which each has not moved,
+    /// The reading since which each has not moved.
     still: [Option<FsStats>; DiskRole::ALL.len()],
-    /// and what waits for that.
+    /// What waits for one to move.
     moved: Stir,
     /// What the core was sent last of each: when it was read, whether it was below a threshold, and in which layout.
     sent: [Option<(MonotonicNs, bool, Option<DiskLayout>)>; DiskRole::ALL.len()],
@@ -304,6 +304,9 @@ impl Disks {
             if is_new {
                 *read = [read[1], stats];
                 self.note(role, stats);
+            } else if role == DiskRole::Image || self.is_read(role) {
+                // Writable layers may be on one that is not read now.
+                self.moved.stir();
             }
             if is_new && self.is_read(role) {
                 readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats, layout)));

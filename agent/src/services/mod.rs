@@ -285,7 +285,7 @@ async fn serve(
                 Ok(CoreMessage::Stop(order)) => at.stop(order, cluster.as_mut()),
                 Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
                 Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
-                Ok(CoreMessage::Moved) => [&names_stir, &layers_stir].into_iter().for_each(Stir::stir),
+                Ok(CoreMessage::CgroupsChanged) => [&names_stir, &layers_stir].into_iter().for_each(Stir::stir),
                 // It has ended; that is logged where it is sent something.
                 Err(_) => at.end_core(),
             },

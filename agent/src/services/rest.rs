@@ -30,14 +30,20 @@ impl Stir {
 pub(super) struct Rest(watch::Receiver<Instant>);
 
 impl Rest {
-    /// Waits for `least`, and then until something has happened since it was called: for a third of the time for which
-    /// nothing had, and for `most`, at most.
+    /// Waits until something has happened since it was called; for `least` in any case, and in all for no longer than a third
+    /// of the time for which nothing had, nor than `most`, where that is not less.
     pub(super) async fn pause(&mut self, least: Duration, most: Duration) {
         let still = self.0.borrow_and_update().elapsed();
         sleep(least).await;
         let more = (still / 3).min(most).saturating_sub(least);
         // Where nothing can happen any more, there is nothing to wait for either.
         let _ = timeout(more, self.0.changed()).await;
+    }
+
+    /// Whether something has happened since it was made or waited last.
+    #[cfg(test)]
+    pub(super) fn is_over(&self) -> bool {
+        self.0.has_changed().unwrap_or(true)
     }
 }
 

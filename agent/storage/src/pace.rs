@@ -63,11 +63,12 @@ const BYTES: u64 = 1 << 20;
 const INODES: u64 = 256;
 
 /// Whether what is left on a file system is so much another amount than before that what takes room there may take another
-/// one. What is not known may have moved.
+/// one. Bytes that are not known may have moved. Inodes count where there are as many as before: xfs makes them as they are
+/// needed, so that their number moves with the free bytes.
 pub fn has_moved(before: &FsStats, now: &FsStats) -> bool {
     let bytes = before.available.zip(now.available).map(|(before, now)| before.abs_diff(now));
-    let inodes = before.inodes_free.unwrap_or(0).abs_diff(now.inodes_free.unwrap_or(0));
-    bytes.is_none_or(|bytes| bytes >= BYTES) || inodes >= INODES
+    let inodes = before.inodes_free.zip(now.inodes_free).filter(|_| before.inodes == now.inodes);
+    bytes.is_none_or(|bytes| bytes >= BYTES) || inodes.is_some_and(|(before, now)| before.abs_diff(now) >= INODES)
 }
 
 /// What was used up in a second; `None` where nothing was, and all that can be where both are of the same time.
@@ -133,7 +134,8 @@ mod tests {
             (of(Some(BYTES * 2), Some(INODES)), true),
             (of(Some(0), Some(INODES)), true),
             (of(Some(BYTES), Some(INODES * 2)), true),
-            (of(Some(BYTES), None), true),
+            (of(Some(BYTES), None), false),
+            (FsStats { inodes: Some(9), ..of(Some(BYTES), Some(INODES * 2)) }, false),
             (of(None, Some(INODES)), true),
         ] {
             assert_eq!(has_moved(&before, &now), expected, "{now:?}");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{PodRoot, Table};
+use plimsoll_policy::kubelet::DiskLayout;
 use std::fs;
 use std::path::Path;
 
@@ -554,8 +555,8 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     let mut observe = |sent: &mut Sent, is_short| {
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let (mut rows, now) = (Vec::with_capacity(9), MonotonicNs(9));
-        let unobserved =
-            table.observe_storage(InUse { node: 100, layers: LayersOn::NodeDisk }, is_short, now, &mut rows);
+        let in_use = InUse { node: 100, layers: LayersOn::NodeDisk };
+        let unobserved = table.observe_storage(in_use, DiskLayout::Single, is_short, now, &mut rows);
         let of = |row: &plimsoll_policy::Workload<'_>| {
             (row.facts.stats.and_then(|stats| stats.ephemeral_storage), row.facts.volumes[0].size_limit.is_some())
         };
@@ -579,6 +580,9 @@ fn what_a_pod_takes_of_disks_is_sent_to_the_table_which_frees_none_of_it() {
     has_processes(true);
     inventory.learn([PodMessage::Limit(limit)].into_iter(), &mut sent);
     assert_eq!(observe(&mut sent, false), (Some((Some(60), true)), 0), "a limit that comes later counts");
+    has_processes(false);
+    assert_eq!(observe(&mut sent, false), (None, 0), "and is exceeded by nothing that runs");
+    has_processes(true);
     inventory.learn_storage([part(101), StorageMessage::Measured(uid)].into_iter(), Measurer::Scanner, &mut sent);
     let held = Arc::downgrade(&inventory.replaced[0]);
     assert_eq!(observe(&mut sent, false), (None, 1), "no more than 100 bytes are in use");

@@ -1,6 +1,6 @@
 //! Pods with what they take of disks, for decisions on disks and on limits of local storage.
 
-use plimsoll_policy::kubelet::Critical;
+use plimsoll_policy::kubelet::{Critical, DiskLayout, over_limit};
 use plimsoll_policy::{Key, Workload};
 use plimsoll_units::MonotonicNs;
 
@@ -17,15 +17,14 @@ pub struct Unobserved {
 }
 
 impl Table {
-    /// Adds each pod that has processes and of which it is known what it takes of disks, as far as there is room, and gives
-    /// how many were left out: of them those that are said to take more than is in use on the disks, or of memory than is
-    /// charged to the pod. Allocates nothing.
-    ///
-    /// `is_short`: a threshold is met. Else it is not read whether they have processes: at rest that is most of what an
-    /// observation costs, and there is none to be evicted but for a limit, of which it is read then.
+    /// Adds each pod of which it is known what it takes of disks, as far as there is room, and gives how many were left out:
+    /// of them those that are said to take more than is in use on the disks, or of memory than is charged to the pod. One
+    /// that has no processes is not added where it could be evicted: while `is_short`, and with this layout over a limit. Of
+    /// others that is not read, which at rest is most of what an observation costs. Allocates nothing.
     pub fn observe_storage<'t>(
         &'t self,
         in_use: InUse,
+        layout: DiskLayout,
         is_short: bool,
         now: MonotonicNs,
         into: &mut Vec<Workload<'t>>,
@@ -35,11 +34,10 @@ impl Table {
             let facts = &workload.facts;
             let (Some(pod), Some(storage)) = (facts.pod, &workload.storage) else { continue };
             let terminating = workload.terminating(now);
-            let is_gone = is_short && workload.has_ended();
-            let room = into.capacity().min(self.slots());
-            if is_gone {
+            if is_short && workload.has_ended() {
                 continue;
             }
+            let room = into.capacity().min(self.slots());
             if into.len() >= room || slot as usize >= room {
                 unobserved.without_room += 1;
                 continue;
@@ -52,6 +50,9 @@ impl Table {
             };
             let promised = of_pod(facts, pod, None);
             let with_storage = storage.facts(&promised.facts, counts);
+            if !is_short && over_limit(&with_storage, layout).is_some() && workload.has_ended() {
+                continue;
+            }
             if with_storage.stats.is_some() {
                 // Limits are held against whatever is not critical, whatever else protects it.
                 let critical = pod.protected.map(|_| Critical::Priority);

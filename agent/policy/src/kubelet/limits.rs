@@ -17,7 +17,7 @@ pub enum Limit {
 }
 
 /// The limit of its own that a pod is over (`localStorageEviction`): a volume's before the pod's before a container's.
-pub(crate) fn over_limit(pod: &Pod<'_>, layout: DiskLayout) -> Option<Limit> {
+pub fn over_limit(pod: &Pod<'_>, layout: DiskLayout) -> Option<Limit> {
     let stats = pod.stats.as_ref().filter(|_| pod.critical.is_none())?;
     // The first volume over its limit in the order of the specification is named; a limit of zero is none
     // (`emptyDirLimitEviction`).

@@ -14,8 +14,8 @@ mod reclaim;
 mod signals;
 mod threshold;
 
-pub use limits::Limit;
-pub(crate) use limits::over_limit;
+pub use limits::{Limit, over_limit};
+
 pub use manager::AT_ONCE_SECONDS;
 pub(crate) use manager::Kept;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};

@@ -18,9 +18,9 @@ impl Thread {
     }
 
     /// Sends that cgroups came or went. Within the pace of the last time `services` still asks as often as it does after that.
-    pub(super) fn inform_of_moves(&self, schedule: &mut Schedule) {
+    pub(super) fn inform_of_cgroups(&self, schedule: &mut Schedule) {
         let (now, Some(socket)) = (monotonic(), &self.pods) else { return };
-        if schedule.informed.is_overdue(now) && socket.send(&CoreMessage::Moved).is_ok() {
+        if schedule.informed.is_overdue(now) && socket.send(&CoreMessage::CgroupsChanged).is_ok() {
             schedule.informed.done(now, now, PACE);
         }
     }

@@ -200,7 +200,7 @@ impl DiskVictims {
         let in_use = InUse { node: in_use(&own.node.left), layers };
         let mut rows: Vec<Workload<'_>> = core::mem::take(&mut self.rows);
         // No pod is evicted for a threshold in the turn that first finds it met.
-        let unobserved = table.observe_storage(in_use, self.short_since.is_some(), now, &mut rows);
+        let unobserved = table.observe_storage(in_use, layout, self.short_since.is_some(), now, &mut rows);
         let observation = Observation {
             taken: taken(own, now),
             layout: Some(layout),
@@ -226,22 +226,19 @@ impl DiskVictims {
         (victim, unobserved)
     }
 
-    /// The first one of the plan that has not ended, if its time has come. `may_remove`: something else may make room for a threshold.
+    /// The first one of the plan, if its time has come. `may_remove`: something else may make room for a threshold.
     fn victim(&mut self, table: &Table, rows: &[Workload<'_>], may_remove: bool, counts: Counts) -> Option<Victim> {
         let now = counts.now;
         if now < self.next_victim {
             return None;
         }
-        let of = |index: u32| rows.get(index as usize).and_then(|row| Some((row, table.get(row.key)?)));
-        let has_ended = |index| of(index).is_none_or(|(_, workload)| workload.has_ended());
         let (index, why, grace) = self.plan.actions.iter().find_map(|action| match *action {
-            Action::Evict { workload, .. } if has_ended(workload) => None,
             Action::Evict { workload, why, grace_seconds } => Some((workload, why, grace_of(grace_seconds))),
             Action::EscalateToKill { workload, why } => Some((workload, why, Duration::ZERO)),
             Action::Reclaim(_) => None,
         })?;
-        let (row, workload) = of(index)?;
-        let storage = workload.storage.as_deref()?;
+        let row = rows.get(index as usize)?;
+        let storage = table.get(row.key)?.storage.as_deref()?;
         let is_soft = match why {
             Why::Threshold(index) => !self.policy.thresholds.get(index as usize)?.is_hard(),
             Why::Swap | Why::Limit(_) => false,

@@ -122,9 +122,14 @@ fn a_disk_stirs_what_waits_for_it_once_it_has_moved_since_the_last_time() {
     let mut disks = disks(Path::new("/"), Err("no runtime".to_owned()), THRESHOLDS);
     let read = |available| Some(FsStats { available: Some(available), ..FsStats::default() });
     for (available, expected) in [(GIB, GIB), (GIB + 1, GIB), (GIB - 1, GIB), (GIB * 2, GIB * 2), (GIB * 2, GIB * 2)] {
+        let (rest, before) = (disks.moved.rest(), disks.still);
         disks.note(DiskRole::Image, read(available));
         assert_eq!(disks.still, [None, read(expected), None], "{available}");
+        assert_eq!(rest.is_over(), disks.still != before, "{available}");
     }
+    let rest = disks.moved.rest();
+    disks.take_readings(monotonic());
+    assert!(rest.is_over(), "images are on a disk that is not read");
 }
 
 #[test]
