@@ -31,29 +31,30 @@ const FILLED: u64 = ROOM + IMAGE_MIB / 2;
 
 #[test]
 fn a_pod_that_fills_the_disk_is_evicted_and_the_condition_ends() {
-    let threshold = threshold();
-    evicted_for("nodefs.available", &threshold, &["tmpfs", "--keep", "--mib", WRITTEN], "ephemeral-storage");
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let threshold = threshold(&turn);
+    evicted_for(&turn, "nodefs.available", &threshold, &["tmpfs", "--keep", "--mib", WRITTEN], "ephemeral-storage");
 }
 
 #[test]
 fn a_pod_that_takes_the_inodes_of_the_disk_is_evicted_and_the_condition_ends() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     let threshold = ((left(&turn, "inodesFree").expect("the kubelet reads it") - ROOM_INODES) | 1).to_string();
-    drop(turn);
-    evicted_for("nodefs.inodesFree", &threshold, &["dirs", "--mib", MADE], "inodes");
+    evicted_for(&turn, "nodefs.inodesFree", &threshold, &["dirs", "--mib", MADE], "inodes");
 }
 
 /// The condition is there before the grace is over, and the pod goes after it.
 #[test]
 fn a_pod_that_fills_the_disk_is_evicted_once_the_grace_of_a_soft_threshold_is_over() {
-    let threshold = threshold();
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let threshold = threshold(&turn);
     let soft = format!(
         "evictionSoft: {{nodefs.available: {threshold}}}\nevictionSoftGracePeriod: {{nodefs.available: {}s}}\n\
          evictionMaxPodGracePeriod: 5",
         GRACE.as_secs()
     );
     let configuration = overlay::AS_THE_KUBELET.replacen('\n', &format!("\n{soft}\n"), 1);
-    let turn = Turn::with_agent(&configuration).expect("it is installed");
+    turn.install(&keeping(&configuration)).expect("it is installed");
     turn.becomes(CONDITION, "False").expect("there is room");
     turn.create(&in_volume("writer", &["tmpfs", "--keep", "--mib", WRITTEN])).expect("it is accepted");
     turn.becomes(CONDITION, "True").expect("there is no room");
@@ -71,12 +72,11 @@ fn an_unused_image_is_removed_and_no_pod_is_evicted() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     service_manager::start(&turn, "imports", &["/usr/bin/sh", "-c", &import()]).expect("it is started");
     has_image(&turn, true).expect("containerd takes it in");
-    drop(turn);
     // What it was imported from is gone in what the kubelet has read by then.
     thread::sleep(SETTLED);
-    let threshold = threshold();
+    let threshold = threshold(&turn);
     let configuration = format!("imageMinimumGCAge: 5s\n{}", with_threshold("imagefs.available", &threshold));
-    let turn = Turn::with_agent(&configuration).expect("it is installed");
+    turn.install(&configuration).expect("it is installed");
     turn.becomes(CONDITION, "False").expect("there is room");
     turn.create(&in_volume("bystander", &["tmpfs", "--keep", "--mib", "8"])).expect("it is accepted");
     turn.runs("bystander").expect("it runs");
@@ -117,16 +117,15 @@ rm -r /var/lib/import"
 }
 
 /// Some bytes less than the kubelet has left now, as a quantity.
-fn threshold() -> String {
-    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
-    let left = left(&turn, "availableBytes").expect("the kubelet reads it") >> 20;
+fn threshold(turn: &Turn) -> String {
+    let left = left(turn, "availableBytes").expect("the kubelet reads it") >> 20;
     // Odd, so that it is printed as it is written.
     format!("{}Mi", (left - ROOM) | 1)
 }
 
 /// A pod takes so much in an emptyDir that less than the threshold is left.
-fn evicted_for(signal: &str, threshold: &str, takes: &[&str], resource: &str) {
-    let turn = Turn::with_agent(&with_threshold(signal, threshold)).expect("it is installed");
+fn evicted_for(turn: &Turn, signal: &str, threshold: &str, takes: &[&str], resource: &str) {
+    turn.install(&with_threshold(signal, threshold)).expect("it is installed");
     turn.becomes(CONDITION, "False").expect("there is room");
     turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
     turn.runs("bystander").expect("it runs");
@@ -134,8 +133,8 @@ fn evicted_for(signal: &str, threshold: &str, takes: &[&str], resource: &str) {
     turn.becomes(CONDITION, "True").expect("there is no room");
     turn.is_evicted("writer").expect("it is evicted");
     turn.becomes(CONDITION, "False").expect("its volume went with it");
-    recorded_for(&turn, "writer", resource, threshold).expect("as the kubelet does");
-    never_restarted(&turn, "writer").expect("it stays dead");
+    recorded_for(turn, "writer", resource, threshold).expect("as the kubelet does");
+    never_restarted(turn, "writer").expect("it stays dead");
     turn.runs("bystander").expect("it runs on");
     // Without the taint.
     turn.pressure_ends().expect("there is room");
@@ -145,7 +144,12 @@ fn evicted_for(signal: &str, threshold: &str, takes: &[&str], resource: &str) {
 
 /// [`overlay::SENSITIVE`] with this threshold instead.
 fn with_threshold(signal: &str, threshold: &str) -> String {
-    overlay::SENSITIVE.replace("memory.available: 1200Mi", &format!("{signal}: \"{threshold}\""))
+    keeping(&overlay::SENSITIVE.replace("memory.available: 1200Mi", &format!("{signal}: \"{threshold}\"")))
+}
+
+/// With the image of the tests' programs kept, which the node could not get again, also where no pod uses it.
+fn keeping(configuration: &str) -> String {
+    configuration.replace("machine:\n", "machine:\n  imagesNeverRemoved: [\"plimsoll.test/guest*\"]\n")
 }
 
 /// What the kubelet has left on the disk.

@@ -171,7 +171,7 @@ fn a_pod_is_killed_without_a_network_and_recorded_once_when_that_is_back() {
     let begin = format!("/run/plimsoll-test-begin-{}", std::process::id());
     // A pipe with which the pod begins to grow once the network is gone; what starts it has ended before.
     let script = format!(
-        "set -e; PATH=/usr/bin; mkfifo {begin}; sleep 60; busybox ip link set eth0 down; : > {begin}; sleep {}; \
+        "PATH=/usr/bin; mkfifo {begin}; sleep 60; busybox ip link set eth0 down; timeout 60 sh -c ': > {begin}'; sleep {}; \
          busybox ip link set eth0 up; busybox ip route add default via 10.0.2.2",
         LONG_AWAY.as_secs()
     );

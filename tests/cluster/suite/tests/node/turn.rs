@@ -42,10 +42,15 @@ impl Turn {
     /// With the agent, installed or upgraded to this configuration, and no pressure.
     pub(crate) fn with_agent(configuration: &str) -> Result<Self> {
         let turn = Self::take()?;
-        turn.apply(&overlay::of_agents(&turn, configuration)?)?;
-        turn.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])?;
-        turn.pressure_ends()?;
+        turn.install(configuration)?;
         Ok(turn)
+    }
+
+    /// Installs the agent, or upgrades it to this configuration, and waits until there is no pressure.
+    pub(crate) fn install(&self, configuration: &str) -> Result<()> {
+        self.apply(&overlay::of_agents(self, configuration)?)?;
+        self.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])?;
+        self.pressure_ends()
     }
 
     /// With the agent in a dry run, in which it is never ready and writes nothing.
