@@ -15,7 +15,6 @@ mod signals;
 mod threshold;
 
 pub use limits::{Limit, over_limit};
-
 pub use manager::AT_ONCE_SECONDS;
 pub(crate) use manager::Kept;
 pub use manager::{Conditions, Config, Eviction, Observation, Outcome, Plan, State, Why, after_reclaim, decide};
