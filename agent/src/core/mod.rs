@@ -10,6 +10,7 @@ mod fault_injection;
 mod inventory;
 mod kernel_brake;
 mod past;
+mod pause;
 mod resume;
 mod succession;
 mod suspects;

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use plimsoll_units::MonotonicNs;
 
+use super::super::pause::pause;
 use super::{PACE, Request};
 
 /// The part of a CPU that a duty may take: one in so many.
@@ -41,7 +42,7 @@ impl Duty {
 
     /// It was done.
     pub(super) fn done(&mut self, begun: MonotonicNs, ended: MonotonicNs, pace: Duration) {
-        let pause = PAUSE.max(ended.since(begun) * SHARE);
+        let pause = PAUSE.max(pause(ended.since(begun), SHARE));
         *self = Self { ended, not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
     }
 
@@ -224,8 +225,8 @@ mod tests {
     #[test]
     fn a_duty_takes_a_fiftieth_of_a_cpu_at_most() {
         let mut schedule = Schedule::new(true, false, at(0));
-        schedule.walk.done(at(0), at(400), WALK_PACE);
-        for (ms, due) in [(500, false), (20_399, false), (20_400, true)] {
+        schedule.walk.done(at(0), at(100), Duration::ZERO);
+        for (ms, due) in [(500, false), (5099, false), (5100, true)] {
             assert_eq!(schedule.due(at(ms)) & Request::Discover as u32 != 0, due, "{ms}");
             assert_eq!(schedule.walk.is_overdue(at(ms)), due, "{ms}");
         }

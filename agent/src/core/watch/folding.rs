@@ -7,6 +7,8 @@
 use plimsoll_act::{Job, Worker};
 use plimsoll_units::MonotonicNs;
 
+use super::super::pause::pause;
+
 /// Counters that were folded in are new for so long, unless an event comes after it. As long as a decision waits at most.
 const NEW_FOR_NS: u64 = 100_000_000;
 /// Above the thresholds the pause is at least so many times as long as the folding before it took: it runs on every CPU.
@@ -38,7 +40,7 @@ impl Folding {
     pub(super) fn answered(&mut self, is_done: bool, now: MonotonicNs) {
         self.is_pending = false;
         self.is_stuck = !is_done;
-        self.not_before = now.after(now.since(self.requested) * SHARE);
+        self.not_before = now.after(pause(now.since(self.requested), SHARE));
     }
 
     /// Whether a decision has to wait for it.

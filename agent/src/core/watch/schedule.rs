@@ -5,6 +5,7 @@ use core::time::Duration;
 use plimsoll_state::heartbeat;
 use plimsoll_units::{Bytes, MonotonicNs};
 
+use super::super::pause::pause;
 use super::End;
 
 /// The shortest time between two samples because tasks stall: each cgroup may submit that event once a second, and
@@ -100,7 +101,7 @@ impl Schedule {
 
     /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
     pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
-        match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(self.cost * NEAR_SHARE)))) {
+        match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(pause(self.cost, NEAR_SHARE))))) {
             Some((at, next)) if now < next => {
                 self.delayed = self.delayed.wrapping_add(u32::from(now >= at.after(STALL_PACE)));
                 self.sample_by(next);
@@ -133,7 +134,7 @@ impl Schedule {
 
     /// A pace, or a slower one where samples cost so much that they would take more than their share of a CPU.
     fn paced(&mut self, pace: Duration, share: u32) -> Duration {
-        let least = self.cost * share;
+        let least = pause(self.cost, share);
         self.delayed = self.delayed.wrapping_add(u32::from(least > pace));
         pace.max(least)
     }
@@ -146,7 +147,7 @@ impl Schedule {
     /// How soon the page cache of a slice is read anew, of which so much can be taken without an event.
     pub(super) fn reread_pace(&self, room: Bytes) -> Duration {
         let taken = Duration::from_millis(room.0 / (REPLACED_A_SECOND / 1000));
-        taken.clamp(NEAR_PACE, REREAD_PACE).max(self.cost * NEAR_SHARE)
+        taken.clamp(NEAR_PACE, REREAD_PACE).max(pause(self.cost, NEAR_SHARE))
     }
 
     /// Without an event for it: so many tasks more, and a threshold on them is crossed.
