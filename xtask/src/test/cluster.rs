@@ -20,7 +20,7 @@ const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
 
 /// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are a group of their own: all together take longer
 /// than an hour.
-const OUTAGES: [&str; 7] = ["dry_run", "kill_switch", "many", "outages", "removal", "standard", "upgrade"];
+const OUTAGES: [&str; 8] = ["dry_run", "kill_switch", "many", "outages", "removal", "standard", "tokens", "upgrade"];
 
 /// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
 /// compared (`tests/cluster/suite/tests/node/race.rs`).

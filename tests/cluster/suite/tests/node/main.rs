@@ -29,6 +29,7 @@ mod soft;
 mod standard;
 mod statics;
 mod timeline;
+mod tokens;
 mod turn;
 mod upgrade;
 mod view;

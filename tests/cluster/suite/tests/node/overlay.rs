@@ -74,14 +74,19 @@ machine:
   cluster: {inCluster: true, taint: NoSchedule}
 ";
 
-/// Over what is installed, with this configuration: the folder.
+/// Over `base`, with this configuration: the folder.
 pub(crate) fn of_agents(cluster: &Cluster, configuration: &str) -> Result<PathBuf> {
+    of_agents_over(cluster, "base", configuration)
+}
+
+/// Over this shipped kustomization of agents.
+pub(crate) fn of_agents_over(cluster: &Cluster, shipped: &str, configuration: &str) -> Result<PathBuf> {
     let generator = "configMapGenerator:
   - {name: plimsoll, namespace: plimsoll, behavior: replace, files: [plimsoll.yaml]}
 ";
     // The policy of `base` refuses what this key asks for.
     let component = configuration.contains(STANDARD_CONDITIONS).then_some("standard-conditions");
-    let folder = write(cluster, "base", ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator, component)?;
+    let folder = write(cluster, shipped, ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator, component)?;
     fs::write(folder.join("plimsoll.yaml"), configuration)?;
     Ok(folder)
 }

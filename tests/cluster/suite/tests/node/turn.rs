@@ -1,6 +1,7 @@
 //! The node for one test at a time, with or without the agent.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -48,7 +49,12 @@ impl Turn {
 
     /// Installs the agent, or upgrades it to this configuration, and waits until there is no pressure.
     pub(crate) fn install(&self, configuration: &str) -> Result<()> {
-        self.apply(&overlay::of_agents(self, configuration)?)?;
+        self.install_from(&overlay::of_agents(self, configuration)?)
+    }
+
+    /// The same from this kustomization.
+    pub(crate) fn install_from(&self, folder: &Path) -> Result<()> {
+        self.apply(folder)?;
         self.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])?;
         self.pressure_ends()
     }

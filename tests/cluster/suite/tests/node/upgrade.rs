@@ -31,6 +31,21 @@ fn a_pod_that_grows_during_an_upgrade_is_killed_once_and_in_time() {
     killed_once_and_in_time(console.read().expect("it is read")).expect("by one of both");
 }
 
+/// The agent is given every privilege, and evicts as before.
+#[test]
+fn an_agent_with_every_privilege_takes_over_and_evicts() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.install_from(&overlay::of_agents_over(&turn, "privileged", overlay::SENSITIVE).expect("it is written"))
+        .expect("it is upgraded");
+    let agent = turn.agent_on(NODE).expect("it runs");
+    assert_eq!(agent["spec"]["containers"][0]["securityContext"]["privileged"], true, "{agent}");
+    turn.create(&pod_that_takes("grower", 2600, 200)).expect("it is accepted");
+    turn.is_evicted("grower").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    recorded(&turn, "grower").expect("once");
+    never_restarted(&turn, "grower").expect("it stays dead");
+}
+
 fn killed_once_and_in_time(lines: &[String]) -> Result<()> {
     let kills: Vec<&String> = lines.iter().filter(|line| line.contains(KILL)).collect();
     ensure!(kills.len() == 1 && kills[0].contains("\"pod\":\"default/grower\""), "{kills:#?}");

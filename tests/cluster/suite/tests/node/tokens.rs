@@ -1,0 +1,64 @@
+//! A token that the API server does not accept any more.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use plimsoll_cluster_suite::wait_for;
+use serde_json::json;
+
+use crate::eviction::{SETTLED, never_restarted, recorded};
+use crate::turn::Turn;
+use crate::view::{self, IDLE, pod, pod_that_takes};
+use crate::{NODE, overlay, service_manager};
+
+/// The API server issues none for a shorter time, and accepts one for a minute longer.
+const ISSUED_FOR: Duration = Duration::from_mins(10);
+const EXPIRES_WITHIN: Duration = Duration::from_mins(13);
+/// Seconds for which the agent has the token that has expired. The kubelet would give it a good one with its next sync.
+const LASTS: &str = "90";
+/// Less than that.
+const SOON: Duration = Duration::from_mins(1);
+const SLOWLY: u32 = 60;
+
+/// The kubelet did not give the agent the next token in time: the kill waits for none, and is recorded with the one that
+/// comes.
+#[test]
+fn a_pod_is_killed_while_the_token_has_expired_and_recorded_once_with_the_next_one() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let expired = expired(&turn).expect("it is issued, and expires");
+    let mut console = turn.console(NODE).expect("it has a console");
+    service_manager::start(&turn, "expires", &["/usr/bin/sh", "-c", &replaced(&turn, &expired).expect("it has a UID")])
+        .expect("it is started");
+    turn.create(&pod_that_takes("late", 2600, SLOWLY)).expect("it is accepted");
+    console.wait(&["\"kill\":\"emptied\"", "\"pod\":\"default/late\""], SOON).expect("it is killed without a token");
+    console.wait(&["401 Unauthorized"], SOON).expect("what is refused is reported");
+    let before = view::stored(&turn, "late").expect("it is there");
+    assert_ne!(before["status"]["reason"], "Evicted", "the token was accepted: {before}");
+    turn.is_evicted("late").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded(&turn, "late").expect("once, and it stays evicted");
+    never_restarted(&turn, "late").expect("it stays dead");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// A token of the agent's service account that has expired.
+fn expired(turn: &Turn) -> Result<String> {
+    let token = turn.token("plimsoll", &json!({"expirationSeconds": ISSUED_FOR.as_secs()}))?;
+    let by_it = turn.api.by_token(&token)?;
+    wait_for("the token has expired", EXPIRES_WITHIN, || Ok((by_it.get("/api")?.status == 401).then_some(())))?;
+    Ok(token)
+}
+
+/// A script that puts this token where the agent reads its own, again and again, since the kubelet puts that back.
+fn replaced(turn: &Turn, token: &str) -> Result<String> {
+    let agent = turn.agent_on(NODE)?;
+    let uid = agent["metadata"]["uid"].as_str().context("each pod has one")?;
+    Ok(format!(
+        "PATH=/usr/bin; cd /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/token
+for second in $(seq {LASTS}); do echo {token} > ..data/token; sleep 1; done"
+    ))
+}
