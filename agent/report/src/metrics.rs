@@ -96,7 +96,8 @@ impl InventoryMetrics {
         registry.register("workload_descriptors", "Descriptors that are kept open for workloads", descriptors);
         let help = "Memory of the kernel's own that is charged to the agent's cgroup";
         registry.register_with_unit("kernel_memory", help, Unit::Bytes, kernel_memory);
-        let help = "How long the last sample took; without pressure, samples are 50 times as far apart";
+        let help =
+            "How long the last sample took; without pressure, samples are 50 times as far apart, up to ten seconds";
         registry.register_with_unit("sample_cost", help, Unit::Seconds, sample_cost);
         let help = "Samples that came later than they would have, so that they take no more than their share of a CPU";
         registry.register("samples_delayed", help, delayed_samples);

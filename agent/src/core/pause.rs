@@ -2,15 +2,14 @@
 
 use core::time::Duration;
 
-/// What it took counts up to this. It is the time that passed: where the thread waited for a CPU, or the machine stood still,
-/// that says nothing of what it costs, and many times as long a pause would leave unseen whatever comes by no event. So
-/// a pause that takes one part in 50 is no longer than the ten seconds in which the kubelet looks
-/// (`evictionMonitoringPeriod`, `pkg/kubelet/kubelet.go`).
-const COUNTED_MOST: Duration = Duration::from_millis(200);
+/// No pause is longer, so that what comes by no event is not seen later than by the kubelet (`evictionMonitoringPeriod`,
+/// `pkg/kubelet/kubelet.go`). What the work took is the time that passed: where the machine stood still for some seconds
+/// it would otherwise pause for minutes. Work that really takes longer than its share of this takes more than its share.
+const MOST: Duration = Duration::from_secs(10);
 
 /// The pause after work that took so long, which is to take one part in `share`.
-pub(super) fn pause(took: Duration, share: u32) -> Duration {
-    took.min(COUNTED_MOST) * share
+pub(super) fn after(took: Duration, share: u32) -> Duration {
+    took.saturating_mul(share).min(MOST)
 }
 
 #[cfg(test)]
@@ -18,12 +17,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_as_many_times_as_long_as_the_work_and_no_longer_than_the_kubelet_s() {
+    fn a_pause_is_as_many_times_as_long_as_the_work_and_no_longer_than_the_kubelets() {
         for (took, share, expected) in
-            [(0, 50, 0), (3, 50, 150), (200, 50, 10_000), (3000, 50, 10_000), (3000, 5, 1000)]
+            [(0, 50, 0), (3, 50, 150), (200, 50, 10_000), (3000, 50, 10_000), (1000, 5, 5000)]
         {
-            let paused = pause(Duration::from_millis(took), share);
-            assert_eq!(paused, Duration::from_millis(expected), "{took} ms, one part in {share}");
+            let pause = after(Duration::from_millis(took), share);
+            assert_eq!(pause, Duration::from_millis(expected), "{took} ms, one part in {share}");
         }
     }
 }

@@ -53,7 +53,7 @@ const LEFT_TO_LONG: [(&str, &str); 14] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 17] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 19] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
@@ -66,6 +66,7 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 17] = [
     ("node-minimum-reclaim", "34 s; unit tests of agent/policy have minimum reclaim"),
     ("node-inodes-of-nodefs", "pods-are-evicted-for-the-inodes-they-take has the same without a containerd"),
     ("node-minimum-reclaim-of-nodefs", "it waits for 10 s between victims; unit tests of the core have each step"),
+    ("node-inodes-of-imagefs", "it waits for the runtime; pods-are-evicted-for-the-inodes-they-take has another disk"),
     ("node-imagefs-of-its-own", "the runtime takes long to say what layers take; unit tests have ranks by layout"),
     (
         "node-directories-of-a-pod-that-is-gone",
@@ -75,6 +76,7 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 17] = [
     ("node-limits-of-local-storage", "it waits for the runtime; unit tests of agent/inventory have each limit"),
     ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),
     ("node-openshift3", "44 s; laws of agent/policy have the order, and pods-are-bounded-together has the file"),
+    ("node-dry-run-replays-alike", "30 s; what-is-traced-replays-alike has cgroups that are no pods"),
     ("node-shadow-replays-alike", "29 s; what-is-traced-replays-alike has cgroups that are no pods"),
     ("node-evicts-by-the-last-facts", "51 s; pods-rank-by-their-facts has a process that hangs, without a containerd"),
 ];

@@ -1,12 +1,12 @@
-//! When the inventory thread does what. Each duty has a pace, and none takes more than a fiftieth of a CPU by itself,
-//! however many workloads there are. Where events name what happens, duties that would only find what these missed are done
+//! When the inventory thread does what. Each duty has a pace, and none takes more than a fiftieth of a CPU by itself
+//! as far as [`pause`] goes. Where events name what happens, duties that would only find what these missed are done
 //! much less often while there is none, and memory does not move either.
 
 use core::time::Duration;
 
 use plimsoll_units::MonotonicNs;
 
-use super::super::pause::pause;
+use super::super::pause;
 use super::{PACE, Request};
 
 /// The part of a CPU that a duty may take: one in so many.
@@ -42,7 +42,7 @@ impl Duty {
 
     /// It was done.
     pub(super) fn done(&mut self, begun: MonotonicNs, ended: MonotonicNs, pace: Duration) {
-        let pause = PAUSE.max(pause(ended.since(begun), SHARE));
+        let pause = PAUSE.max(pause::after(ended.since(begun), SHARE));
         *self = Self { ended, not_before: ended.after(pause), by: ended.after(pace.max(pause)) };
     }
 
@@ -230,6 +230,11 @@ mod tests {
             assert_eq!(schedule.due(at(ms)) & Request::Discover as u32 != 0, due, "{ms}");
             assert_eq!(schedule.walk.is_overdue(at(ms)), due, "{ms}");
         }
+        schedule.walk.done(at(0), at(3000), Duration::ZERO);
+        assert!(
+            !schedule.walk.is_overdue(at(12_999)) && schedule.walk.is_overdue(at(13_000)),
+            "the machine stood still"
+        );
         schedule.walk.done(at(0), at(1), WALK_PACE);
         assert!(schedule.due(at(51)) & Request::Discover as u32 != 0, "asked for, it is done after its pause");
         assert!(!schedule.walk.is_overdue(at(15_000)) && schedule.walk.is_overdue(at(15_001)));

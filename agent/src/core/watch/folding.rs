@@ -7,7 +7,7 @@
 use plimsoll_act::{Job, Worker};
 use plimsoll_units::MonotonicNs;
 
-use super::super::pause::pause;
+use super::super::pause;
 
 /// Counters that were folded in are new for so long, unless an event comes after it. As long as a decision waits at most.
 const NEW_FOR_NS: u64 = 100_000_000;
@@ -40,7 +40,7 @@ impl Folding {
     pub(super) fn answered(&mut self, is_done: bool, now: MonotonicNs) {
         self.is_pending = false;
         self.is_stuck = !is_done;
-        self.not_before = now.after(pause(now.since(self.requested), SHARE));
+        self.not_before = now.after(pause::after(now.since(self.requested), SHARE));
     }
 
     /// Whether a decision has to wait for it.
@@ -153,5 +153,7 @@ mod tests {
         folding.answered(false, at(1052));
         assert!(folding.is_stuck && !folding.is_awaited());
         assert!(requested(&mut folding, 0, false, &mut worker, 1200));
+        folding.answered(true, at(4200));
+        assert!(requested(&mut folding, 0, false, &mut worker, 14_200), "the machine stood still");
     }
 }

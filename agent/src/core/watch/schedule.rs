@@ -5,7 +5,7 @@ use core::time::Duration;
 use plimsoll_state::heartbeat;
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use super::super::pause::pause;
+use super::super::pause;
 use super::End;
 
 /// The shortest time between two samples because tasks stall: each cgroup may submit that event once a second, and
@@ -13,7 +13,7 @@ use super::End;
 const STALL_PACE: Duration = Duration::from_millis(20);
 /// So near to a threshold that the event would come at once, how often to sample.
 const NEAR_PACE: Duration = Duration::from_millis(20);
-/// Without pressure, samples take at most one part in so many of a CPU,
+/// Without pressure, samples take one part in so many of a CPU, as far as [`pause`] goes,
 const SHARE: u32 = 50;
 /// and while tasks stall or memory is near a threshold, one part in so many.
 const NEAR_SHARE: u32 = 5;
@@ -101,7 +101,7 @@ impl Schedule {
 
     /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
     pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
-        match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(pause(self.cost, NEAR_SHARE))))) {
+        match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(pause::after(self.cost, NEAR_SHARE))))) {
             Some((at, next)) if now < next => {
                 self.delayed = self.delayed.wrapping_add(u32::from(now >= at.after(STALL_PACE)));
                 self.sample_by(next);
@@ -134,7 +134,7 @@ impl Schedule {
 
     /// A pace, or a slower one where samples cost so much that they would take more than their share of a CPU.
     fn paced(&mut self, pace: Duration, share: u32) -> Duration {
-        let least = pause(self.cost, share);
+        let least = pause::after(self.cost, share);
         self.delayed = self.delayed.wrapping_add(u32::from(least > pace));
         pace.max(least)
     }
@@ -147,7 +147,7 @@ impl Schedule {
     /// How soon the page cache of a slice is read anew, of which so much can be taken without an event.
     pub(super) fn reread_pace(&self, room: Bytes) -> Duration {
         let taken = Duration::from_millis(room.0 / (REPLACED_A_SECOND / 1000));
-        taken.clamp(NEAR_PACE, REREAD_PACE).max(pause(self.cost, NEAR_SHARE))
+        taken.clamp(NEAR_PACE, REREAD_PACE).max(pause::after(self.cost, NEAR_SHARE))
     }
 
     /// Without an event for it: so many tasks more, and a threshold on them is crossed.
@@ -247,6 +247,8 @@ mod tests {
         assert_eq!(schedule.delayed(), 4);
         schedule.is_below(true, false, at(6000));
         assert!(schedule.stalls(at(6020)), "below a threshold nothing is spared");
+        schedule = Schedule { cost: Duration::from_secs(3), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
+        assert!(schedule.take_slow(at(1000)) && schedule.take_slow(at(11_000)), "the machine stood still");
         schedule = Schedule { cost: Duration::from_millis(100), ..Schedule::new(Some(Duration::from_secs(1)), at(0)) };
         assert!(schedule.take_slow(at(1000)));
         schedule.rests(at(1000));

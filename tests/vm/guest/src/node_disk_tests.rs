@@ -48,6 +48,11 @@ pub(crate) fn available() -> Result<u64> {
     Ok(left.f_bavail * left.f_frsize)
 }
 
+/// How many inodes are left there.
+pub(crate) fn inodes_left() -> Result<u64> {
+    Ok(statvfs(IMAGES).with_context(|| format!("cannot read {IMAGES}"))?.f_ffree)
+}
+
 /// Images that stay, whatever happens: why stands in their names.
 const KEPT: [&str; 4] = ["never-removed", "pinned", "of-the-newest-dead-container", "just-pulled"];
 /// Images that go: the last one once its container is gone.

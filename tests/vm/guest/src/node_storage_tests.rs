@@ -6,7 +6,7 @@ use crate::cgroup::Cgroup;
 use crate::containerd;
 use crate::machine::wait_for;
 use crate::node::{Node, await_metric, kills, lines, number};
-use crate::node_disk_tests::{available, import, name};
+use crate::node_disk_tests::{available, import, inodes_left, name};
 use crate::node_tests::logged;
 use crate::pod::{Class, Pod};
 use crate::scene::{MIB, PATIENCE};
@@ -82,8 +82,12 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
-    pub(crate) fn make(node: &mut Node, name: &str, [volume, layer]: [u64; 2]) -> Result<Self> {
-        let pod = node.pod(name, Class::BestEffort, USUAL)?;
+    pub(crate) fn make(node: &mut Node, name: &str, sizes: [u64; 2]) -> Result<Self> {
+        Self::with_priority(node, name, USUAL.0, sizes)
+    }
+
+    fn with_priority(node: &mut Node, name: &str, priority: i32, [volume, layer]: [u64; 2]) -> Result<Self> {
+        let pod = node.pod(name, Class::BestEffort, (priority, USUAL.1))?;
         let container = pod.start(&node.client, "main", &["idle", "--mib", "1"])?;
         let scope = Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", pod.path()))?;
         let mut process = String::new();
@@ -146,25 +150,26 @@ pub(crate) fn inodes_of_nodefs() -> Result<()> {
     ended
 }
 
-/// For the kubelet's disk pods rank by volumes and logs, not by a writable layer that is elsewhere, and are evicted until
-/// the threshold and its minimum reclaim are available, where the first victim alone is enough for the threshold.
+/// For the kubelet's disk pods rank by their priority, and then by volumes and logs, not by a writable layer that is
+/// elsewhere, and are evicted until the threshold and its minimum reclaim are available, where the first victim alone is
+/// enough for the threshold.
 pub(crate) fn minimum_reclaim_of_nodefs() -> Result<()> {
     let disk = OwnNodeFs::mount(c"size=128M")?;
     let mut node = Node::new()?;
     let layered = Filled::make(&mut node, "layered", [0, 48])?;
-    let [second, spared] = [("second", 30), ("spared", 26)].map(|(name, mib)| Filled::make(&mut node, name, [mib, 0]));
-    let (second, spared) = (second?, spared?);
+    let spared = Filled::with_priority(&mut node, "spared", 1000, [34, 0])?;
+    let second = Filled::make(&mut node, "second", [26, 0])?;
     let first = Filled::make(&mut node, "first", [0, 0])?;
     node.start_agent(&format!(
         "evictionHard: {{memory.available: \"{FAR}\", nodefs.available: 40Mi}}\n\
          evictionMinimumReclaim: {{nodefs.available: 40Mi}}\nevictionPressureTransitionPeriod: 5s\n"
     ))?;
     await_metric("plimsoll_disk_read{disk=\"nodefs\"} 1", PATIENCE)?;
-    // 34 of 128 MiB are left.
+    // 30 of 128 MiB are left.
     first.fill_volume(38)?;
     let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 40Mi, available: ";
     first.await_eviction(low)?;
-    // 72 MiB are left, less than the threshold and its minimum reclaim.
+    // 68 MiB are left, less than the threshold and its minimum reclaim.
     first.lose_volume()?;
     second.await_eviction(low)?;
     second.lose_volume()?;
@@ -218,6 +223,46 @@ fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
     drop(filler);
     Ok([first, second, in_volume])
+}
+
+/// Images and writable layers have another disk than the kubelet's directory, and that is short of inodes: the pod whose
+/// writable layer has many is evicted, and not the one whose layer has many bytes.
+pub(crate) fn inodes_of_imagefs() -> Result<()> {
+    let disk = OwnNodeFs::mount(c"size=64M")?;
+    let mut node = Node::new()?;
+    let bytes = Filled::make(&mut node, "bytes", [0, 40])?;
+    let many = Filled::make(&mut node, "inodes", [0, 0])?;
+    make_files(&many.root.join("files"), MANY)?;
+    thread::sleep(COUNTED);
+    let left = inodes_left()?;
+    let hard = left - u64::from(MANY / 3);
+    node.start_agent(&format!(
+        "evictionHard: {{memory.available: \"{FAR}\", imagefs.inodesFree: \"{hard}\"}}\n\
+         evictionPressureTransitionPeriod: 5s\n"
+    ))?;
+    let known = "the container runtime has 2 writable layers";
+    wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(known))).with_context(logged)?;
+    await_metric("plimsoll_disk_read{disk=\"imagefs\"} 1", PATIENCE)?;
+    await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
+    make_files(Path::new(FILLER), MANY / 2)?;
+    many.await_eviction("The node was low on resource: inodes. Threshold quantity: ")?;
+    containerd::remove_sandbox(&node.client, &many.pod.sandbox)?;
+    await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    fs::remove_dir_all(FILLER)?;
+    let ended = node.end(&[&many.pod], &[&bytes.pod]);
+    drop(disk);
+    ended
+}
+
+/// How many inodes a pod takes.
+const MANY: u32 = 3000;
+
+fn make_files(directory: &Path, files: u32) -> Result<()> {
+    fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for number in 0..files {
+        File::create(directory.join(number.to_string()))?;
+    }
+    Ok(())
 }
 
 /// By the log an image was removed, and only then a pod evicted for imagefs.

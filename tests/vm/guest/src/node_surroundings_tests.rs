@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -95,9 +95,7 @@ pub(crate) fn shadow_replays_alike() -> Result<()> {
     let bystander = node.bystander()?;
     let growing = node.pod("growing", Class::BestEffort, USUAL)?;
     growing.start_held(&node.client, "main", &["anon", "--mib", &GROWTH.to_string()])?;
-    fs::create_dir_all(TRACES)?;
-    chown(TRACES, Some(REPORTER), Some(REPORTER)).with_context(|| format!("cannot give {TRACES} away"))?;
-    with_arguments(&format!("--trace {TRACES}"), &format!("ReadWritePaths={TRACES}\n"))?;
+    let trace = traced("")?;
     let switch = Switch::throw()?;
     node.start_agent(&format!("evictionHard: {{memory.available: \"{}\"}}\n", threshold(ROOM)?))?;
     growing.let_go()?;
@@ -107,7 +105,6 @@ pub(crate) fn shadow_replays_alike() -> Result<()> {
     is_whole(&growing)?;
     drop(switch);
     expect_dead(&growing)?;
-    let trace = Path::new(TRACES).join("trace.jsonl");
     let mut traced = Vec::new();
     let evicts = |plan: &Value| plan["actions"].as_array().is_some_and(|actions| !actions.is_empty());
     wait_for("both plans are in the trace", PATIENCE, || {
@@ -122,6 +119,32 @@ pub(crate) fn shadow_replays_alike() -> Result<()> {
     node.end(&[&growing], &[&bystander])?;
     let turns = agent::replayed(&trace, Path::new(CONFIGURATION))?;
     expect_alike(&reported(&trace)?, &turns)
+}
+
+/// A dry run evicts none, and its trace gives the same plans when it is replayed as of an agent that acts: its
+/// configuration does not have that it shadowed.
+pub(crate) fn dry_run_replays_alike() -> Result<()> {
+    let mut node = Node::new()?;
+    let bystander = node.bystander()?;
+    let growing = node.pod("growing", Class::BestEffort, USUAL)?;
+    growing.start_held(&node.client, "main", &["anon", "--mib", &GROWTH.to_string()])?;
+    let trace = traced("--shadow ")?;
+    node.start_agent(&format!("evictionHard: {{memory.available: \"{}\"}}\n", threshold(ROOM)?))?;
+    growing.let_go()?;
+    let shadowed = eviction_of(&growing)?;
+    ensure!(shadowed["shadow"] == true, "a dry run acts: {shadowed}");
+    is_whole(&growing)?;
+    node.end(&[], &[&growing, &bystander])?;
+    let turns = agent::replayed(&trace, Path::new(CONFIGURATION))?;
+    expect_alike(&reported(&trace)?, &turns)
+}
+
+/// Has the agent write a trace to the path that this gives. `words`: more arguments, each with a space after it.
+fn traced(words: &str) -> Result<PathBuf> {
+    fs::create_dir_all(TRACES)?;
+    chown(TRACES, Some(REPORTER), Some(REPORTER)).with_context(|| format!("cannot give {TRACES} away"))?;
+    with_arguments(&format!("{words}--trace {TRACES}"), &format!("ReadWritePaths={TRACES}\n"))?;
+    Ok(Path::new(TRACES).join("trace.jsonl"))
 }
 
 /// The kill switch, thrown for as long as this lives.

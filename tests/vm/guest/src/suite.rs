@@ -265,6 +265,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-inodes-of-nodefs", node_storage_tests::inodes_of_nodefs, 400),
     on(Machine::Node, "node-minimum-reclaim-of-nodefs", node_storage_tests::minimum_reclaim_of_nodefs, 500),
     on(Machine::Node, "node-imagefs-of-its-own", node_storage_tests::imagefs_of_its_own, 600),
+    on(Machine::Node, "node-inodes-of-imagefs", node_storage_tests::inodes_of_imagefs, 500),
     on(
         Machine::Node,
         "node-directories-of-a-pod-that-is-gone",
@@ -291,6 +292,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-minimum-reclaim", node_signal_tests::minimum_reclaim, 300),
     on(Machine::Node, "node-openshift3", node_surroundings_tests::openshift3, 300),
     on(Machine::Node, "node-shadow-replays-alike", node_surroundings_tests::shadow_replays_alike, 300),
+    on(Machine::Node, "node-dry-run-replays-alike", node_surroundings_tests::dry_run_replays_alike, 300),
     on(Machine::Node, "node-oom-scores", node_surroundings_tests::oom_scores_are_the_kubelets, 300),
     on(Machine::Node, "node-evicts-by-the-last-facts", node_surroundings_tests::by_the_last_facts, 400),
 ];

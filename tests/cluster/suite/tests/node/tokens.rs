@@ -15,11 +15,12 @@ use crate::{NODE, overlay, service_manager};
 /// The API server issues none for a shorter time, and accepts one for a minute longer.
 const ISSUED_FOR: Duration = Duration::from_mins(10);
 const EXPIRES_WITHIN: Duration = Duration::from_mins(13);
-/// Seconds for which the agent has the token that has expired. The kubelet would give it a good one with its next sync.
-const LASTS: &str = "90";
-/// Less than that.
+/// Seconds for which the agent has the token that has expired.
+const LASTS: &str = "150";
+/// How long the kill, and then what is logged of a refusal, may take: together less than that.
 const SOON: Duration = Duration::from_mins(1);
-const SLOWLY: u32 = 60;
+/// MiB in a second at which the pod grows.
+const RATE: u32 = 60;
 
 /// The kubelet did not give the agent the next token in time: the kill waits for none, and is recorded with the one that
 /// comes.
@@ -32,7 +33,7 @@ fn a_pod_is_killed_while_the_token_has_expired_and_recorded_once_with_the_next_o
     let mut console = turn.console(NODE).expect("it has a console");
     service_manager::start(&turn, "expires", &["/usr/bin/sh", "-c", &replaced(&turn, &expired).expect("it has a UID")])
         .expect("it is started");
-    turn.create(&pod_that_takes("late", 2600, SLOWLY)).expect("it is accepted");
+    turn.create(&pod_that_takes("late", 2600, RATE)).expect("it is accepted");
     console.wait(&["\"kill\":\"emptied\"", "\"pod\":\"default/late\""], SOON).expect("it is killed without a token");
     console.wait(&["401 Unauthorized"], SOON).expect("what is refused is reported");
     let before = view::stored(&turn, "late").expect("it is there");
@@ -53,12 +54,15 @@ fn expired(turn: &Turn) -> Result<String> {
     Ok(token)
 }
 
-/// A script that puts this token where the agent reads its own, again and again, since the kubelet puts that back.
+/// A script that puts this token where the agent reads its own, and keeps the kubelet from putting that back for a while.
 fn replaced(turn: &Turn, token: &str) -> Result<String> {
     let agent = turn.agent_on(NODE)?;
     let uid = agent["metadata"]["uid"].as_str().context("each pod has one")?;
     Ok(format!(
-        "PATH=/usr/bin; cd /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/token
-for second in $(seq {LASTS}); do echo {token} > ..data/token; sleep 1; done"
+        "set -e; PATH=/usr/bin; cd /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/token
+echo {token} > ..data/token
+mount -o remount,ro .
+sleep {LASTS}
+mount -o remount,rw ."
     ))
 }

@@ -33,7 +33,7 @@ fn a_pod_that_grows_during_an_upgrade_is_killed_once_and_in_time() {
 
 /// The agent is given every privilege, and evicts as before.
 #[test]
-fn an_agent_with_every_privilege_takes_over_and_evicts() {
+fn an_agent_with_every_privilege_evicts() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     turn.install_from(&overlay::of_agents_over(&turn, "privileged", overlay::SENSITIVE).expect("it is written"))
         .expect("it is upgraded");
