@@ -1,17 +1,21 @@
 //! Pressure cycles, one after another: a process in a new cgroup of a slice grows past the slice's threshold, is evicted,
-//! and its memory is back. What the agent holds in the last hundred must be what it held in the first.
+//! and its memory is back, beside pods that are known. What the agent holds in the last hundred must be what it held in
+//! the first.
 
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
 use crate::machine::{named, wait_for};
+use crate::pods_tests::{FACTS, Pod, write_facts};
 use crate::scenarios::counted;
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use crate::suite::figure;
 use anyhow::{Context as _, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Instant;
 
 #[derive(clap::Args)]
@@ -32,14 +36,18 @@ const LIMIT: u64 = 48 * MIB;
 const THRESHOLD: u64 = 28 * MIB;
 /// What the process would take: less than the limit.
 const GROWTH_MIB: &str = "24";
+/// How many pods there are, which do nothing.
+const PODS: u16 = 20;
 
 /// What is measured of the agent: a name, how, and by how much it may be more at the end.
 type Figure = (&'static str, fn(&Scene) -> Result<u64>, u64);
 
-const FIGURES: [Figure; 8] = [
+const FIGURES: [Figure; 10] = [
     ("supervisor-pss-kib", |scene| pss(scene.agent.pid()), 256),
     ("core-pss-kib", |scene| pss(scene.agent.part("core")?), 512),
     ("reporter-pss-kib", |scene| pss(scene.agent.part("reporter")?), 1024),
+    ("services-pss-kib", |scene| pss(scene.agent.part("services")?), 1024),
+    ("scanner-pss-kib", |scene| pss(scene.agent.part("scanner")?), 512),
     ("kernel-memory-kib", kernel_memory, 256),
     // What the kernel reports of programs and maps that the agent has open.
     ("bpf-memory-kib", bpf_memory, 0),
@@ -61,12 +69,17 @@ fn soak(cycles: u32) -> Result<()> {
     ensure!(cycles >= 2 * WINDOW, "at least {} cycles are compared", 2 * WINDOW);
     let slice = Cgroup::create("work.slice")?;
     slice.write("memory.max", &LIMIT.to_string())?;
+    let (pods, mut processes) = pods()?;
+    let facts: Vec<&Value> = pods.iter().map(|pod| &pod.facts).collect();
+    write_facts(FACTS, &json!({"items": facts}).to_string())?;
     let mut scene = Scene::set_with(0, |settings| {
+        settings.pod_facts = Some(FACTS.into());
         settings.threshold_bytes = 32 * MIB;
         settings.slice_threshold_bytes = Some(THRESHOLD);
         settings.kernel_brake = true;
         settings.environment.clear();
     })?;
+    wait_for("the scanner runs", PATIENCE, || Ok(scene.agent.part("scanner").is_ok()))?;
     let begun = Instant::now();
     let (mut first, mut last) = (Window::begin(&scene)?, None);
     for number in 0..cycles {
@@ -105,7 +118,24 @@ fn soak(cycles: u32) -> Result<()> {
     }
     ensure!(more.is_empty(), "the last {WINDOW} cycles exceed the first: {}", more.join(", "));
     ensure!(kills >= f64::from(cycles), "{kills} kills in {cycles} cycles");
-    scene.end()
+    scene.end()?;
+    for process in &mut processes {
+        ensure!(process.try_wait()?.is_none(), "a pod that did nothing was killed");
+        process.kill()?;
+        process.wait()?;
+    }
+    Ok(())
+}
+
+/// The pods beside it, each with its process.
+fn pods() -> Result<(Vec<Pod>, Vec<Child>)> {
+    let mut pods = (Vec::new(), Vec::new());
+    for number in 1..=PODS {
+        let pod = Pod::create("besteffort", number, 0, &json!({}))?;
+        pods.1.push(pod.holds(1)?);
+        pods.0.push(pod);
+    }
+    Ok(pods)
 }
 
 fn cycle(slice: &Cgroup) -> Result<()> {
@@ -166,8 +196,9 @@ fn kernel_memory(scene: &Scene) -> Result<u64> {
     Ok(fields.context("memory.stat has no kernel memory")? >> 10)
 }
 
-fn processes(scene: &Scene) -> Result<[u32; 3]> {
-    Ok([scene.agent.pid(), scene.agent.part("core")?, scene.agent.part("reporter")?])
+fn processes(scene: &Scene) -> Result<[u32; 5]> {
+    let part = |name| scene.agent.part(name);
+    Ok([scene.agent.pid(), part("core")?, part("reporter")?, part("services")?, part("scanner")?])
 }
 
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {
