@@ -5,6 +5,7 @@
 use crate::cgroup::Cgroup;
 use crate::hog_tests::guest;
 use crate::machine::{named, wait_for};
+use crate::node_storage_tests::KUBELET;
 use crate::pods_tests::{FACTS, Pod, write_facts};
 use crate::scenarios::counted;
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
@@ -69,6 +70,8 @@ fn soak(cycles: u32) -> Result<()> {
     ensure!(cycles >= 2 * WINDOW, "at least {} cycles are compared", 2 * WINDOW);
     let slice = Cgroup::create("work.slice")?;
     slice.write("memory.max", &LIMIT.to_string())?;
+    // Without a kubelet's directory nothing is measured.
+    fs::create_dir_all(KUBELET).with_context(|| format!("cannot make {KUBELET}"))?;
     let (pods, mut processes) = pods()?;
     let facts: Vec<&Value> = pods.iter().map(|pod| &pod.facts).collect();
     write_facts(FACTS, &json!({"items": facts}).to_string())?;
