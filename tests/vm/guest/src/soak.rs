@@ -110,7 +110,12 @@ fn soak(cycles: u32) -> Result<()> {
     let seconds = begun.elapsed().as_secs_f64();
     let mut last = last.context("no last window")?;
     last.end(&scene)?;
-    let kills = counted(&scene, "plimsoll_kills_total")?;
+    let mut kills = 0.0;
+    wait_for("all kills are counted", PATIENCE, || {
+        kills = counted(&scene, "plimsoll_kills_total")?;
+        Ok(kills >= f64::from(cycles))
+    })
+    .with_context(|| format!("{kills} kills in {cycles} cycles"))?;
     figure("soak", &[("name", &"cycles"), ("cycles", &cycles), ("kills", &kills), ("s", &format!("{seconds:.0}"))]);
     let mut more = Vec::new();
     for ((name, _, bound), (first, last)) in FIGURES.iter().zip(first.figures.iter().zip(last.figures)) {
@@ -120,7 +125,6 @@ fn soak(cycles: u32) -> Result<()> {
         }
     }
     ensure!(more.is_empty(), "the last {WINDOW} cycles exceed the first: {}", more.join(", "));
-    ensure!(kills >= f64::from(cycles), "{kills} kills in {cycles} cycles");
     scene.end()?;
     for process in &mut processes {
         ensure!(process.try_wait()?.is_none(), "a pod that did nothing was killed");
