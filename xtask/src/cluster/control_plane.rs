@@ -334,6 +334,8 @@ impl ControlPlane {
             // The service `kubernetes` has no endpoint: the loopback is none.
             ("endpoint-reconciler-type", "none"),
             ("service-cluster-ip-range", "10.96.0.0/16"),
+            // As kubeadm has it; what may be privileged in which namespace is admission's.
+            ("allow-privileged", "true"),
             ("authorization-mode", "Node,RBAC"),
             ("enable-admission-plugins", "NodeRestriction"),
             ("etcd-servers", &format!("https://127.0.0.1:{}", self.ports.etcd[0])),
