@@ -131,7 +131,7 @@ fn soak(cycles: u32) -> Result<()> {
         process.kill()?;
         process.wait()?;
     }
-    Ok(())
+    fs::remove_dir(KUBELET).with_context(|| format!("cannot remove {KUBELET}"))
 }
 
 /// The pods beside it, each with its process.
