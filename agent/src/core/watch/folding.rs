@@ -11,7 +11,8 @@ use super::super::pause;
 
 /// Counters that were folded in are new for so long, unless an event comes after it. As long as a decision waits at most.
 const NEW_FOR_NS: u64 = 100_000_000;
-/// Above the thresholds the pause is at least so many times as long as the folding before it took: it runs on every CPU.
+/// Above the thresholds the pause is so many times as long as the folding before it took, as far as [`pause`] goes: it
+/// runs on every CPU.
 const SHARE: u32 = 50;
 
 /// The last folding.
