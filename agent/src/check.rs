@@ -6,6 +6,7 @@ mod facts;
 mod journal;
 mod node;
 mod pod_facts;
+mod pods;
 
 use std::fmt::Write as _;
 
@@ -32,6 +33,8 @@ const CODES: &str = "Exit codes: 0 everything that the agent can use is there; 2
 const CONFIDENTIALITY: &str = "confidentiality";
 const CANNOT: u8 = 3;
 const DEGRADED: u8 = 4;
+/// Characters of what a row takes from elsewhere. An answer may have a mebibyte.
+const ROW_CHARACTERS: usize = 1000;
 
 /// What to check, and how to print it.
 #[derive(Debug, clap::Args)]
@@ -70,6 +73,11 @@ struct Row {
 fn row(name: &str, good: bool, found: impl Into<String>, advice: &str) -> Row {
     let advice = if good { String::new() } else { advice.to_owned() };
     Row { name: name.into(), state: if good { State::Ok } else { State::Degraded }, found: found.into(), advice }
+}
+
+/// What is taken from elsewhere, printable, and cut where it is long.
+fn bounded(text: &str) -> String {
+    printable(text).chars().take(ROW_CHARACTERS).collect()
 }
 
 fn rows(facts: &Facts) -> Vec<Row> {
@@ -132,6 +140,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.extend(facts.journal.as_ref().map(journal::journal_row));
     rows.extend(facts.cluster.as_ref().map(cluster::cluster_row));
     rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));
+    rows.extend(facts.pods.as_ref().map(pods::pods_row));
     rows.push(source_row(facts, source));
     rows
 }

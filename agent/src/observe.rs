@@ -1,5 +1,5 @@
-//! A sample of the machine from outside the core, for `explain`. Reads files, changes nothing, and needs no rights but to
-//! read.
+//! A sample of the machine from outside the core, for `explain`, `pods` and `check`. Reads files, changes nothing, and needs
+//! no rights but to read.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use crate::services::{PodReader, at, facts_of};
+use crate::services::{Listed, PodReader, at, facts_of};
 use crate::{cluster_client, node_services};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
@@ -90,7 +90,7 @@ pub(crate) fn first_of(root: &Root, paths: &[Vec<u8>]) -> Option<(String, Figure
 struct Known {
     pods: Pods,
     names: HashMap<Uid, String>,
-    /// What said it; absent where nothing did.
+    /// What said it; absent where nothing did, or where the caller has it.
     source: Option<String>,
 }
 
@@ -104,15 +104,17 @@ impl Known {
     fn parsed(bytes: &[u8], source: String) -> anyhow::Result<Self> {
         let listed = facts_of(bytes, &mut PodReader::default())
             .map_err(|error| anyhow::anyhow!(printable(&at(&source, &error))))?;
-        if let Some(error) = listed.first_error {
+        if let Some(error) = &listed.first_error {
             let (unread, error) = (listed.unread, printable(&error.to_string()));
             crate::log::complain(&format!("nothing is known of {unread} pods: {source}: line {error}"));
         }
-        let mut pods = Pods::default();
-        for message in listed.pods.into_values().map(PodMessage::Pod).chain([PodMessage::Complete]) {
-            pods.take(message, HashSet::new);
-        }
-        Ok(Self { pods, names: crate::services::names_of(bytes), source: Some(source) })
+        Ok(Self { pods: pods_of(&listed), names: crate::services::names_of(bytes), source: Some(source) })
+    }
+
+    /// From a list that was read.
+    fn listed(listed: &Listed) -> Self {
+        let names = listed.names.iter().map(|(uid, names)| (*uid, names.pod().to_owned())).collect();
+        Self { pods: pods_of(listed), names, source: None }
     }
 
     /// What `machine.podFacts` says, or the API server of `machine.cluster`, in the place of which a file may be. Where that
@@ -131,6 +133,15 @@ impl Known {
         };
         read.inspect_err(complain).unwrap_or_default()
     }
+}
+
+/// What a list says, once it is complete.
+fn pods_of(listed: &Listed) -> Pods {
+    let mut pods = Pods::default();
+    for message in listed.pods.values().copied().map(PodMessage::Pod).chain([PodMessage::Complete]) {
+        pods.take(message, HashSet::new);
+    }
+    pods
 }
 
 impl Observer {
@@ -152,6 +163,12 @@ impl Observer {
         Ok(Self::with(configuration, root, Some(crate::core::pod_root(configuration)), known))
     }
 
+    /// The same by a list that was read; absent where nothing is known of pods.
+    pub(crate) fn of_listed(configuration: &Configuration, root: &Path, listed: Option<&Listed>) -> Self {
+        let known = listed.map_or_else(Known::default, Known::listed);
+        Self::with(configuration, Some(root), Some(crate::core::pod_root(configuration)), known)
+    }
+
     fn with(configuration: &Configuration, root: Option<&Path>, pods: Option<PodRoot>, known: Known) -> Self {
         let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
         let all_pods = crate::core::pod_root(configuration).all_pods();
@@ -171,14 +188,14 @@ impl Observer {
         }
     }
 
-    /// What the list of pods calls the pod that this workload is, `namespace/name`, as its author wrote it. Absent where
-    /// it is none, or the list does not name it.
+    /// What the list of pods calls the pod that this workload is, `namespace/name`, as its author wrote it, or escaped by
+    /// [`Self::of_listed`]. Absent where it is none, or the list does not name it.
     pub(crate) fn pod_name(&self, workload: &Workload) -> Option<&str> {
         let pod = workload.pod.as_ref()?;
         self.known.names.get(&Uid::of(&pod.uid)).map(String::as_str)
     }
 
-    /// What said what is known of pods: a file, or the API server. Absent where nothing did.
+    /// What said what is known of pods: a file, or the API server. Absent where nothing did, and by [`Self::of_listed`].
     pub(crate) fn source_of_pods(&self) -> Option<&str> {
         self.known.source.as_deref()
     }

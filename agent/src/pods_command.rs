@@ -14,13 +14,13 @@ use plimsoll_config::Configuration;
 use plimsoll_inventory::Containers;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_policy::{Uid, Verdict, Workload};
-use plimsoll_replay::trace::Workload as Sampled;
+use plimsoll_replay::trace::{Sample, Workload as Sampled};
 use plimsoll_replay::{printable, workloads_of};
 use plimsoll_units::{Bytes, counted};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::explain::{all_needed, uid_of, words};
+use crate::explain::{all_needed, may_be_evicted, uid_of, words};
 use crate::observe::Observer;
 use crate::options::Options;
 use crate::scanner::{LocalStorage, local_storage};
@@ -141,16 +141,22 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 
 /// Where pods were looked for, and what to do.
 fn nowhere(configuration: &Configuration) -> String {
+    format!(
+        "{}. Run it on a node, with the machine's cgroups mounted; where the kubelet has another cgroupRoot, name its \
+         configuration with --kubelet-config",
+        none_here(configuration)
+    )
+}
+
+/// That there are no pods, and where they were looked for.
+pub(crate) fn none_here(configuration: &Configuration) -> String {
     let root = crate::core::pod_root(configuration).0;
     let place = if root.is_empty() {
         "at the root of the cgroups and below kubelet".to_owned()
     } else {
         format!("below {}, the kubelet's cgroupRoot", root.escape_ascii())
     };
-    format!(
-        "no pod has a cgroup here: looked for kubepods.slice and kubepods {place}. Run it on a node, with the machine's \
-         cgroups mounted; where the kubelet has another cgroupRoot, name its configuration with --kubelet-config"
-    )
+    format!("no pod has a cgroup here: looked for kubepods.slice and kubepods {place}")
 }
 
 /// What to know when reading the answer.
@@ -187,13 +193,9 @@ fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage,
         observer.read_pods(&mut containers);
     }
     let sample = observer.sample();
-    let all = sample.workloads.iter().zip(workloads_of(&sample, configuration));
-    let (sampled, workloads): (Vec<&Sampled>, Vec<Workload<'_>>) = all.filter(|(it, _)| it.pod.is_some()).unzip();
-    let plan = all_needed(&configuration.policy, &workloads);
     let mut rank = 0;
-    let mut row = |of: u32, verdict: Verdict| {
-        let sampled = sampled.get(of as usize)?;
-        let is_evicted = matches!(verdict, Verdict::Evicted | Verdict::NotNeeded);
+    let row = |(sampled, verdict): (&Sampled, Verdict)| {
+        let is_evicted = may_be_evicted(verdict);
         rank += u32::from(is_evicted);
         let name = observer.pod_name(sampled);
         let OfPod { growth, swap, tasks, containers } =
@@ -216,9 +218,19 @@ fn rows(configuration: &Configuration, observer: &Observer, disk: &LocalStorage,
             verdict: words(verdict),
         })
     };
-    let mut rows: Vec<Row> = plan.ranked.iter().filter_map(|ranked| row(ranked.workload, ranked.verdict)).collect();
+    let mut rows: Vec<Row> = verdicts(configuration, &sample).into_iter().filter_map(row).collect();
     rows.sort_by_key(|row| row.rank.is_none());
     rows
+}
+
+/// The pods of a sample in the order of eviction, each with what would become of it if memory were short and all were
+/// needed.
+pub(crate) fn verdicts<'a>(configuration: &Configuration, sample: &'a Sample) -> Vec<(&'a Sampled, Verdict)> {
+    let all = sample.workloads.iter().zip(workloads_of(sample, configuration));
+    let (sampled, workloads): (Vec<&Sampled>, Vec<Workload<'_>>) = all.filter(|(it, _)| it.pod.is_some()).unzip();
+    let plan = all_needed(&configuration.policy, &workloads);
+    let ranked = plan.ranked.iter();
+    ranked.filter_map(|ranked| Some((*sampled.get(ranked.workload as usize)?, ranked.verdict))).collect()
 }
 
 /// Adds what the container runtime says of each.
@@ -229,7 +241,7 @@ fn name(rows: &mut [Row], mut named: BTreeMap<Uid, OfRuntime>) {
 }
 
 /// As it stands in the name of its cgroup.
-fn uid(sampled: &Sampled) -> Option<String> {
+pub(crate) fn uid(sampled: &Sampled) -> Option<String> {
     let name = sampled.cgroup.rsplit('/').next()?;
     uid_of(name).or_else(|| Some(sampled.pod.as_ref()?.uid.clone()))
 }

@@ -1,4 +1,5 @@
-//! What `check` reports of the API server: whether it answers, and what the agent's token may not do there.
+//! What `check` reports of the API server: whether it answers, what the agent's token may not do there, and which pods it
+//! lists.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -6,13 +7,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_config::{Configuration, Taint};
 use plimsoll_inventory::Source;
-use plimsoll_kube::{Right, SERVICE_ACCOUNT, client, dial_to, missing_rights};
+use plimsoll_kube::{Right, SERVICE_ACCOUNT, client, dial_to, list, missing_rights};
 use plimsoll_report::text::printable;
 use rustix::io::Errno;
 use tokio::time::timeout;
 
 use super::{Row, row};
-use crate::services::{ClusterSettings, node_name};
+use crate::services::{ClusterSettings, Listed, PodReader, facts_of, node_name};
 
 /// For the look-up of a name, the connection and all answers together.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -25,6 +26,15 @@ pub(super) struct Answer {
     address: String,
     node: String,
     missing: Vec<&'static Right>,
+    /// The pods of the node, or why it does not list them.
+    pods: Result<Listed, String>,
+}
+
+impl Answer {
+    /// The pods of the node, where it lists them.
+    pub(super) fn listed(&self) -> Option<&Listed> {
+        self.pods.as_ref().ok()
+    }
 }
 
 /// Asks the API server; absent where none is configured.
@@ -50,7 +60,10 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
         let (client, _) = client(access, dial_to(address));
         let missing =
             missing_rights(&client, &node, taints).await.map_err(|why| anyhow::anyhow!("{address}: {why}"))?;
-        Ok(Answer { address: address.to_string(), node, missing })
+        let pods = list(&client, &node).await.map_err(anyhow::Error::from);
+        let pods = pods.and_then(|list| facts_of(list.as_bytes(), &mut PodReader::default()));
+        let pods = pods.map_err(|error| format!("{error:#}"));
+        Ok(Answer { address: address.to_string(), node, missing, pods })
     };
     // The clock of a time limit is the runtime's.
     let answer = runtime.block_on(async { timeout(LIMIT, asked).await });
@@ -60,19 +73,22 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
 
 pub(super) fn cluster_row(facts: &ClusterFacts) -> Row {
     let name = "API server";
-    let Answer { address, node, missing } = match facts {
+    let Answer { address, node, missing, pods } = match facts {
         Ok(answer) => answer,
         Err(why) => return row(name, false, printable(why), Source::ApiServer.lost()),
     };
-    let may = if missing.is_empty() {
-        "the agent may do all that it needs there".to_owned()
-    } else {
-        let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
-        format!("the agent may not {}", missing.join(", "))
+    let (may, advice) = match (&missing[..], pods) {
+        ([], Ok(_)) => ("the agent may do all that it needs there".to_owned(), String::new()),
+        ([], Err(why)) => (format!("it does not list the pods: {why}"), Source::ApiServer.lost().to_owned()),
+        // Where the list is refused, the right to it is among those that are missing.
+        (missing, _) => {
+            let rights: Vec<_> = missing.iter().map(ToString::to_string).collect();
+            let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
+            let advice = format!("{}: give it the rights of CONFIGURATION.md", lost.join("; "));
+            (format!("the agent may not {}", rights.join(", ")), advice)
+        }
     };
-    let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
-    let advice = format!("{}: give it the rights of CONFIGURATION.md", lost.join("; "));
-    row(name, missing.is_empty(), printable(&format!("{address}, for the node {node}: {may}")), &advice)
+    row(name, advice.is_empty(), printable(&format!("{address}, for the node {node}: {may}")), &advice)
 }
 
 #[cfg(test)]
@@ -95,10 +111,12 @@ mod tests {
 
     #[test]
     fn what_the_token_may_not_do_is_named_with_what_is_lost() {
-        let answer = |missing| Ok(Answer { address: "10.0.0.1:6443".into(), node: "n1".into(), missing });
-        assert_eq!(cluster_row(&answer(Vec::new())).advice, "");
+        let answer = |missing, pods| Ok(Answer { address: "10.0.0.1:6443".into(), node: "n1".into(), missing, pods });
+        assert_eq!(cluster_row(&answer(Vec::new(), Ok(Listed::default()))).advice, "");
+        let Row { found, advice, .. } = cluster_row(&answer(Vec::new(), Err("it is busy".into())));
+        assert!(found.ends_with("it does not list the pods: it is busy") && !advice.is_empty(), "{found}: {advice}");
         let rights = Right::all().iter().collect::<Vec<_>>();
-        let Row { found, advice, .. } = cluster_row(&answer(rights));
+        let Row { found, advice, .. } = cluster_row(&answer(rights, Err("403".into())));
         assert!(found.contains("may not list pods, watch pods, patch pods/status"), "{found}");
         assert!(advice.contains("evictions have no events; "), "{advice}");
     }

@@ -26,6 +26,7 @@ use super::cluster::{self, ClusterFacts};
 use super::journal::{self, JournalFacts};
 use super::node::NodeFacts;
 use super::pod_facts::{self, PodFacts};
+use super::pods::{self, Pods};
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, KillSwitch};
 use crate::state_directory::StateDirectory;
@@ -78,6 +79,8 @@ pub(super) struct Facts {
     pub(super) cluster: Option<ClusterFacts>,
     /// What all pods may take together; absent where `run` would not decide by it.
     pub(super) all_pods: Option<AllPods>,
+    /// The pods that are here; absent where there are none and `run` would look for none.
+    pub(super) pods: Option<Pods>,
 }
 
 /// Each capability with what the agent does with it.
@@ -111,6 +114,11 @@ impl Facts {
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
         let all_pods = all_pods::find(configuration, mode.root());
+        let known_pods = configuration.machine.pod_facts.as_deref().map(pod_facts::read);
+        let cluster = cluster::ask(configuration, account);
+        let of_cluster = || cluster.as_ref()?.as_ref().ok()?.listed();
+        let listed = known_pods.as_ref().and_then(PodFacts::listed).or_else(of_cluster);
+        let pods = pods::find(configuration, mode.root(), listed);
         let cgroup = some_cgroup(mode.root().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
@@ -143,10 +151,11 @@ impl Facts {
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),
             node: NodeFacts::gather(configuration, names_kubelet),
-            known_pods: configuration.machine.pod_facts.as_deref().map(pod_facts::read),
+            known_pods,
             journal: journal::find(configuration),
-            cluster: cluster::ask(configuration, account),
+            cluster,
             all_pods,
+            pods,
         }
     }
 

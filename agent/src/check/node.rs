@@ -9,12 +9,11 @@ use plimsoll_config::{Configuration, Origin};
 use plimsoll_cri::{FileSystems, Limits, Runtime, USUAL_SOCKETS, Version, socket_path};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats};
-use plimsoll_report::text::printable;
 use plimsoll_storage::{DiskWatch, Disks, FileSystem, Roots, Slots, Warning, Worker, find};
 use plimsoll_units::{Bytes, counted};
 use tokio::time::timeout_at;
 
-use super::{Row, row};
+use super::{Row, bounded, row};
 
 /// All calls to the runtime together. On an emulated machine containerd took 4 s.
 const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
@@ -22,9 +21,8 @@ const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
 const DISK_LIMIT: Duration = Duration::from_secs(1);
 /// One thread that finds the layout, and one for each of the file systems.
 const DISK_THREADS: usize = 4;
-/// Characters of what a runtime calls itself, and of a row. An answer may have a mebibyte.
+/// Characters of what a runtime calls itself.
 const NAME_CHARACTERS: usize = 64;
-const ROW_CHARACTERS: usize = 1000;
 
 /// What is known of this machine as a node.
 pub(super) struct NodeFacts {
@@ -206,7 +204,7 @@ pub(super) fn rows(facts: &NodeFacts) -> Vec<Row> {
         rows.extend(disk_rows(&facts.disks));
     }
     for row in &mut rows {
-        row.found = printable(&row.found).chars().take(ROW_CHARACTERS).collect();
+        row.found = bounded(&row.found);
     }
     rows
 }

@@ -7,15 +7,22 @@ use plimsoll_units::counted;
 
 use super::{Row, row};
 use crate::confine::{Files, SERVICES};
-use crate::services::{PodFile, PodReader, at};
+use crate::services::{Listed, PodFile, PodReader, at};
 
 /// What reading the file gave.
 pub(super) struct PodFacts {
     path: String,
-    /// How many pods it names, and what of it cannot be read; or why nothing can be, with its path.
-    read: Result<(usize, Option<String>), String>,
+    /// What it says; or why it cannot be read, with its path.
+    read: Result<Listed, String>,
     /// It was read by the user that `services` is.
     is_tried: bool,
+}
+
+impl PodFacts {
+    /// What it says, where it can be read.
+    pub(super) fn listed(&self) -> Option<&Listed> {
+        self.read.as_ref().ok()
+    }
 }
 
 /// Reads the file at `path` as `services` does: it opens the directory as root, and the file as a user of its own that
@@ -31,24 +38,24 @@ pub(super) fn read(path: &Path) -> PodFacts {
         scope.spawn(read).join().ok().flatten()
     });
     let (path, is_tried) = (path.display().to_string(), tried.is_some());
-    let read = tried.unwrap_or_else(|| file.read()).map_err(|error| at(&path, &error)).map(|listed| {
-        let listed = listed.unwrap_or_default();
-        (listed.pods.len(), listed.first_error.map(|error| format!("{} cannot be read; line {error}", listed.unread)))
-    });
+    let read = tried.unwrap_or_else(|| file.read()).map_err(|error| at(&path, &error)).map(Option::unwrap_or_default);
     PodFacts { path, read, is_tried }
 }
 
 pub(super) fn pod_facts_row(PodFacts { path, read, is_tried }: &PodFacts) -> Row {
+    let pods = |listed: &Listed| counted(listed.pods.len(), "pod", "pods").to_string();
     let (found, advice) = match read {
-        Ok((pods, None)) if *is_tried => (format!("{} in {path}", counted(*pods, "pod", "pods")), ""),
-        Ok((pods, None)) => (
-            format!("{} in {path}, as this user reads it", counted(*pods, "pod", "pods")),
-            "whether the agent can read it is not known: run as root",
-        ),
-        Ok((pods, Some(unread))) => (
-            format!("{} in {path}, and {unread}", counted(*pods, "pod", "pods")),
-            "a pod that cannot be read is never evicted",
-        ),
+        Ok(listed) => match &listed.first_error {
+            None if *is_tried => (format!("{} in {path}", pods(listed)), ""),
+            None => (
+                format!("{} in {path}, as this user reads it", pods(listed)),
+                "whether the agent can read it is not known: run as root",
+            ),
+            Some(error) => (
+                format!("{} in {path}, and {} cannot be read; line {error}", pods(listed), listed.unread),
+                "a pod that cannot be read is never evicted",
+            ),
+        },
         Err(why) => (
             why.clone(),
             "no pod is evicted of which nothing is known: write there what `kubectl get pods -A -o json` prints of the \

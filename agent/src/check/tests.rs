@@ -61,6 +61,7 @@ fn good() -> Facts {
         journal: None,
         cluster: None,
         all_pods: None,
+        pods: None,
     }
 }
 

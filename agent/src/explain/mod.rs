@@ -7,7 +7,7 @@ mod pods;
 mod print;
 mod thresholds;
 
-pub(crate) use pods::{all_needed, uid_of, words};
+pub(crate) use pods::{all_needed, may_be_evicted, uid_of, words};
 
 use std::path::PathBuf;
 use std::time::SystemTime;

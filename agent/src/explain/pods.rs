@@ -189,10 +189,15 @@ fn order(configuration: &Configuration, found: &[(&Cgroup, &Pod)], now: Monotoni
     plan.ranked.iter().map(|ranked| (ranked.workload, words(ranked.verdict))).collect()
 }
 
+/// Whether a pod would be evicted if memory were short and no other were before it.
+pub(crate) const fn may_be_evicted(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Evicted | Verdict::NotNeeded)
+}
+
 /// What would become of a pod, in words.
 pub(crate) fn words(verdict: Verdict) -> String {
     match verdict {
-        Verdict::Evicted | Verdict::NotNeeded => "may be evicted".to_owned(),
+        verdict if may_be_evicted(verdict) => "may be evicted".to_owned(),
         // Its grace is not cut short now.
         Verdict::EscalatedToKill => Verdict::Terminating.to_string(),
         verdict => verdict.to_string(),

@@ -1,5 +1,6 @@
 use super::super::{State, text};
 use super::*;
+use crate::check::ROW_CHARACTERS;
 use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 
