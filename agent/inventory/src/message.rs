@@ -1,5 +1,7 @@
 //! What another process sends of this node: messages of numbers alone, none of which is trusted.
 
+use core::time::Duration;
+
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{DiskLayout, FsStats, Signal, StatsTime};
 use plimsoll_units::MonotonicNs;
@@ -19,8 +21,8 @@ pub const MESSAGE: usize = 128;
 pub enum Message {
     /// What is known of pods.
     Pod(PodMessage),
-    /// What is left on a disk.
-    Disk(DiskReading),
+    /// What is left on a disk, and how long the thread that read it took for that.
+    Disk(DiskReading, Duration),
     /// What came of an order to remove.
     Removed(RemovalResult),
     /// Whether a source of what is sent works.
@@ -253,7 +255,7 @@ mod tests {
         let eviction = ReceiptOf::Eviction(EvictionNumber(u64::MAX), EvictionStep::Verified);
         let receipts = [eviction, ReceiptOf::Condition(condition)].map(|of| Receipt { of, is_durable: true });
         let others = disks
-            .map(Message::Disk)
+            .map(|disk| Message::Disk(disk, Duration::MAX))
             .into_iter()
             .chain([Message::Removed(removed), layer, recorded, Message::KillSwitch(true)])
             .chain(sources);

@@ -38,8 +38,9 @@ impl Answers {
 
     /// All metrics in the text format of OpenMetrics, with the memory that is available now.
     pub fn metrics(&self) -> String {
+        let begun = (self.clock)();
         if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
-            self.metrics.set_available(&reading);
+            self.metrics.set_available(&reading, begun, (self.clock)().since(begun));
         }
         self.metrics.text()
     }

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
+use plimsoll_node::clock::epoch_ns;
 use plimsoll_node::meminfo::MemReading;
-use plimsoll_policy::kubelet::{Reading, Readings, Signal};
+use plimsoll_policy::kubelet::{Reading, Signal, StatsTime};
 use plimsoll_policy::{Plan, Protected, Verdict};
 use plimsoll_units::{Bytes, MonotonicNs};
 use prometheus_client::encoding::text::encode;
@@ -282,8 +284,8 @@ impl Metrics {
         }
     }
 
-    /// Sets the gauges of available memory and of swap to what was just read.
-    pub(crate) fn set_available(&self, reading: &MemReading) {
+    /// Sets the gauges of available memory and of swap to what was read at `time`. `cost`: how long that took.
+    pub(crate) fn set_available(&self, reading: &MemReading, time: MonotonicNs, cost: Duration) {
         // As decisions take it: the huge page pool is available to no workload.
         let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
         let kubelet = reading.kubelet_available().saturating_sub(pool);
@@ -292,7 +294,8 @@ impl Metrics {
             self.available.get_or_create(&[("reading", name.into())]).set(signed(bytes));
         }
         let (available, capacity) = (signed(kubelet), signed(reading.total.saturating_sub(pool)));
-        self.signals.set(Signal::MemoryAvailable, Some(Reading { available, capacity, time: None }));
+        let time = i64::try_from(time.0).ok().map(StatsTime);
+        self.signals.set(Signal::MemoryAvailable, Some(Reading { available, capacity, time }), Some(cost), epoch_ns());
         let swap = [
             ("total", Some(reading.swap_total)),
             ("free", Some(reading.swap_free)),
@@ -302,13 +305,6 @@ impl Metrics {
         // What the kernel does not report has no series.
         for (name, bytes) in swap.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))) {
             self.inventory.swap.get_or_create(&[("what", name.into())]).set(signed(bytes));
-        }
-    }
-
-    /// Sets the gauges of signals to what the core read; those of signals that it did not read are gone.
-    pub(crate) fn set_readings(&self, readings: &Readings) {
-        for signal in Signal::ALL {
-            self.signals.set(signal, readings.get(signal));
         }
     }
 

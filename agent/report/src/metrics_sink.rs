@@ -14,8 +14,8 @@ use crate::metrics::{Metrics, count, count_candidates, store};
 use crate::names::Names;
 use crate::plan::Draft;
 use crate::record::{
-    DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, ReadingsRecord, Record,
-    StartParts, StartupRecord, ThresholdRecord,
+    DISKS, DiskRecord, EnforcementRecord, HealthRecord, Killed, MachineRecord, OomScope, Record, StartParts,
+    StartupRecord, ThresholdRecord,
 };
 
 /// The metrics, and what of a starting core does not count before it is armed.
@@ -39,7 +39,7 @@ impl MetricsSink {
             Record::Startup(record) => self.startup(record),
             // Counted as a whole.
             Record::Plan(_) | Record::Observation(_) => {}
-            Record::Readings(ReadingsRecord { readings }) => self.metrics.set_readings(readings),
+            Record::Readings(record) => self.metrics.signals.record(record),
             Record::Threshold(record) => self.threshold(record),
             Record::Disk(record) => self.disk(record),
             Record::Enforcement(record) => self.enforcement(record),

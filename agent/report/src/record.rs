@@ -116,7 +116,10 @@ mod tests {
     use super::*;
     use core::time::Duration;
     use plimsoll_inventory::{ContainerFigures, DiskReading, DiskRole, Room, Stall};
-    use plimsoll_policy::kubelet::{Amount, Conditions, DiskLayout, Limit, QosClass, Signal, StatsTime};
+    use plimsoll_policy::kubelet::{
+        Amount, Conditions, DiskLayout, FsStats, Limit, MemoryStats, NodeStats, PidStats, QosClass, Readings, Signal,
+        StatsTime,
+    };
     use plimsoll_policy::{
         Attribution, Case, Deficit, Growth, Key, MemoryReading, NoVictim, Outcome, Owner, OwnerUid, Protected, Ranked,
         ReclaimOrder, Reclaimed, Scope, SliceId, Stage, Terminating, ThresholdStatus, Uid, Verdict, Why,
@@ -161,6 +164,27 @@ mod tests {
         outcome: Outcome::NoVictim(NoVictim::NothingToFree),
         has_pressure: true,
         reclaim: Some(ReclaimOrder { order: u64::MAX, stage: Stage::Containers, why: Why::Threshold(u32::MAX) }),
+    };
+
+    const FS: FsStats = FsStats {
+        available: Some(1 << 63),
+        capacity: Some(1 << 63),
+        inodes_free: Some(1 << 63),
+        inodes: Some(1 << 63),
+        time: Some(StatsTime(i64::MIN)),
+    };
+
+    const MEMORY: MemoryStats =
+        MemoryStats { available: Some(1 << 63), working_set: Some(0), time: Some(StatsTime(i64::MIN)) };
+
+    /// Each signal reads the number that takes most room.
+    const NODE: NodeStats = NodeStats {
+        memory: Some(MEMORY),
+        pods: Some(MEMORY),
+        node_fs: Some(FS),
+        image_fs: Some(FS),
+        container_fs: Some(FS),
+        pids: Some(PidStats { max: Some(i64::MIN), running: Some(0), time: Some(StatsTime(i64::MIN)) }),
     };
 
     const ATTRIBUTION: Attribution = Attribution {
@@ -254,6 +278,7 @@ mod tests {
             what: Killed::Emptied(Duration::MAX, Some(Bytes(u64::MAX))),
         };
         let (at, high) = (MonotonicNs(u64::MAX), Some(Bytes(u64::MAX)));
+        let readings = Readings::of(&NODE);
         for record in [
             Record::from(plan),
             ContainerRecord::Throttled { path: &path, at, high, figures: FIGURES }.into(),
@@ -261,6 +286,7 @@ mod tests {
             PlanRecord::Threshold { status, acting: true }.into(),
             DiskRecord::Threshold { signal: Signal::PidAvailable, grace: Duration::MAX, status }.into(),
             DiskRecord::Judged { judged: JUDGED, at }.into(),
+            ReadingsRecord { readings, costs: [Some(Duration::MAX); Signal::ALL.len()] }.into(),
             PlanRecord::Ranked { ranked, path: &path }.into(),
             kill.into(),
         ] {

@@ -5,9 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::SystemTime;
 
-use plimsoll_node::clock::monotonic;
+use plimsoll_node::clock::epoch_ns;
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use crate::trace::{Entry, Header, VERSION};
@@ -91,10 +90,7 @@ fn begin(folder: &Path, most: u64, header: &str) -> io::Result<(File, u64)> {
 
 /// What the first line of a trace that begins now says.
 fn header() -> Header {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
-    let epoch = since_epoch.and_then(|since| i64::try_from(since.as_nanos()).ok());
-    let epoch_ns = epoch.and_then(|epoch| epoch.checked_sub(i64::try_from(monotonic().0).ok()?));
-    Header { version: VERSION, agent: env!("CARGO_PKG_VERSION").to_owned(), epoch_ns }
+    Header { version: VERSION, agent: env!("CARGO_PKG_VERSION").to_owned(), epoch_ns: epoch_ns() }
 }
 
 /// The files of a trace, the first of them open.

@@ -283,7 +283,7 @@ impl Thread {
             for result in stops {
                 self.outgoing.send(News::Stop(result));
             }
-            disks.into_iter().flatten().for_each(|reading| self.outgoing.send(News::Disk(reading)));
+            disks.into_iter().flatten().for_each(|(reading, cost)| self.outgoing.send(News::Disk(reading, cost)));
             let said = receipts.into_iter().map(News::Receipt).chain(conditions.into_iter().map(News::Condition));
             said.chain(recorded.into_iter().map(News::Recorded)).for_each(|news| self.outgoing.send(news));
             for (source, works) in Source::ALL.into_iter().zip(sources) {

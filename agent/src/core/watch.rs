@@ -396,7 +396,7 @@ impl Watch {
         while let Ok(update) = self.workloads.updates.pop() {
             any |= !matches!(
                 update,
-                News::Disk(_)
+                News::Disk(..)
                     | News::Removed(_)
                     | News::Receipt(_)
                     | News::Stop(_)
@@ -405,7 +405,7 @@ impl Watch {
                     | News::Table(Update::Storage(..))
             );
             match update {
-                News::Disk(reading) => self.disks.learn(reading, monotonic()),
+                News::Disk(reading, cost) => self.disks.learn(reading, cost, monotonic()),
                 News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
                 News::Stop(result) => self.stopped_by_runtime(result),
                 News::Recorded(uid) => self.recorded(uid, monotonic()),

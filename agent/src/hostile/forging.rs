@@ -99,12 +99,13 @@ fn of_pod(uid: Uid) -> Vec<Message> {
     said.into_iter().map(Message::Pod).chain([stop, Message::Recorded(uid)]).collect()
 }
 
-/// Every disk is full.
+/// Every disk is full, and took for ever to read.
 fn of_disks() -> impl Iterator<Item = Message> {
     DiskRole::ALL.into_iter().map(|role| {
         let none = Some(Room { left: 0, all: u64::MAX });
         let layout = Some(DiskLayout::SplitImageFs);
-        Message::Disk(DiskReading { role, bytes: none, inodes: none, at: monotonic(), layout })
+        let reading = DiskReading { role, bytes: none, inodes: none, at: monotonic(), layout };
+        Message::Disk(reading, Duration::MAX)
     })
 }
 

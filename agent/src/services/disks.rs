@@ -206,13 +206,13 @@ impl Disks {
         (self.layout_due, self.due) = (monotonic(), Instant::now());
     }
 
-    /// Waits for the next readings that the core has to be sent.
-    pub(super) async fn next(&mut self) -> Vec<DiskReading> {
+    /// Waits for the next readings that the core has to be sent, each with what it cost.
+    pub(super) async fn next(&mut self) -> Vec<(DiskReading, Duration)> {
         loop {
             sleep_until(self.due).await;
             let (mut readings, wait) = self.turn(monotonic());
             self.due = Instant::now() + wait;
-            readings.retain(|reading| self.is_news(reading, wait));
+            readings.retain(|(reading, _)| self.is_news(reading, wait));
             if !readings.is_empty() {
                 return readings;
             }
@@ -235,7 +235,7 @@ impl Disks {
     }
 
     /// Asks, or takes the answers. Gives what is new, and when the next turn is.
-    fn turn(&mut self, now: MonotonicNs) -> (Vec<DiskReading>, Duration) {
+    fn turn(&mut self, now: MonotonicNs) -> (Vec<(DiskReading, Duration)>, Duration) {
         self.is_asked = !self.is_asked;
         if self.is_asked {
             if self.layout_due <= now {
@@ -293,12 +293,13 @@ impl Disks {
         }
     }
 
-    fn take_readings(&mut self, now: MonotonicNs) -> Vec<DiskReading> {
+    fn take_readings(&mut self, now: MonotonicNs) -> Vec<(DiskReading, Duration)> {
         let mut stats = NodeStats::default();
-        self.watch.iter().for_each(|watch| watch.fill(now, Duration::MAX, &mut stats));
+        let costs = self.watch.as_ref().map(|watch| watch.fill(now, Duration::MAX, &mut stats)).unwrap_or_default();
         let layout = self.watch.as_ref().filter(|_| !self.is_node_alone).map(|watch| watch.disks().layout);
         let mut readings = Vec::new();
-        for (role, stats) in DiskRole::ALL.into_iter().zip([stats.node_fs, stats.image_fs, stats.container_fs]) {
+        let all = DiskRole::ALL.into_iter().zip([stats.node_fs, stats.image_fs, stats.container_fs]).zip(costs);
+        for ((role, stats), cost) in all {
             let read = &mut self.read[role as usize];
             let is_new = stats.is_some_and(|stats| stats.time > read[1].and_then(|last| last.time));
             if is_new {
@@ -309,7 +310,7 @@ impl Disks {
                 self.moved.stir();
             }
             if is_new && self.is_read(role) {
-                readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats, layout)));
+                readings.extend(stats.and_then(|stats| DiskReading::of(role, &stats, layout)).zip(cost));
             }
         }
         readings

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use plimsoll_inventory::{
     CORE_MESSAGE, CoreMessage, DiskReading, DiskRole, MESSAGE, Message, PodFacts, PodMessage, RemovalResult, Source,
@@ -65,8 +66,8 @@ pub(super) struct Feed {
     has_begun: bool,
     /// No longer than what is known and what was sent together, limits included, with the pods that have ended and three more.
     next: VecDeque<PodMessage>,
-    /// The last reading of each disk, and whether it has to be sent.
-    disks: [Option<(DiskReading, bool)>; DiskRole::ALL.len()],
+    /// The last reading of each disk, what that cost, and whether it has to be sent.
+    disks: [Option<(DiskReading, Duration, bool)>; DiskRole::ALL.len()],
     /// What came of its last order, if it has to be sent.
     removed: Option<RemovalResult>,
     /// What came of its orders to stop pods, and has to be sent: no more than it has given.
@@ -93,16 +94,16 @@ impl Feed {
         // It holds no pod down that was evicted before it.
         self.recorded.clear();
         self.layers.1 = 0;
-        self.disks.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
+        self.disks.iter_mut().flatten().for_each(|(_, _, is_next)| *is_next = true);
         self.sources.iter_mut().flatten().for_each(|(_, is_next)| *is_next = true);
         self.switch.iter_mut().for_each(|(_, is_next)| *is_next = true);
         self.plan();
     }
 
-    /// This is what is left on disks now; of others, what was left before.
-    pub(super) fn measure(&mut self, readings: Vec<DiskReading>) {
-        for reading in readings {
-            self.disks[reading.role as usize] = Some((reading, true));
+    /// This is what is left on disks now, and what reading each cost; of others, what was left before.
+    pub(super) fn measure(&mut self, readings: Vec<(DiskReading, Duration)>) {
+        for (reading, cost) in readings {
+            self.disks[reading.role as usize] = Some((reading, cost, true));
         }
     }
 
@@ -217,8 +218,8 @@ impl Feed {
             self.removed = None;
             return Ok(());
         }
-        if let Some((reading, is_next)) = self.disks.iter_mut().flatten().find(|(_, is_next)| *is_next) {
-            core.send(Message::Disk(*reading)).await?;
+        if let Some((reading, cost, is_next)) = self.disks.iter_mut().flatten().find(|(_, _, is_next)| *is_next) {
+            core.send(Message::Disk(*reading, *cost)).await?;
             *is_next = false;
             return Ok(());
         }
@@ -377,21 +378,25 @@ mod tests {
                 at: MonotonicNs(left),
                 layout: None,
             };
-            let (old, new, other) =
-                (reading(DiskRole::Node, 1), reading(DiskRole::Node, 2), reading(DiskRole::Container, 3));
+            let cost = Duration::from_micros;
+            let (old, new, other) = (
+                (reading(DiskRole::Node, 1), cost(1)),
+                (reading(DiskRole::Node, 2), cost(2)),
+                (reading(DiskRole::Container, 3), cost(3)),
+            );
             feed.measure(vec![old, other]);
             feed.measure(vec![new]);
             for _ in 0..2 {
                 let (ours, socket) = handover::messages_pair().expect("sockets");
                 let core = Core::new(ours).expect("a runtime");
                 feed.begin();
-                for expected in [new, other] {
+                for (reading, cost) in [new, other] {
                     feed.send_next(Some(&core)).await.expect("it runs");
                     let mut buffer = [0; MESSAGE];
                     let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
-                    assert_eq!(Message::decode(&buffer[..length]), Some(Message::Disk(expected)));
+                    assert_eq!(Message::decode(&buffer[..length]), Some(Message::Disk(reading, cost)));
                 }
-                assert!(feed.disks.iter().flatten().all(|(_, is_next)| !is_next));
+                assert!(feed.disks.iter().flatten().all(|(_, _, is_next)| !is_next));
             }
         });
     }

@@ -511,8 +511,8 @@ async fn next_event(journal: &mut Option<Journal>) -> Event {
     }
 }
 
-/// The next readings of disks, if they are observed.
-async fn next(disks: &mut Option<Disks>) -> Vec<DiskReading> {
+/// The next readings of disks, with what each cost, if they are observed.
+async fn next(disks: &mut Option<Disks>) -> Vec<(DiskReading, Duration)> {
     match disks {
         Some(disks) => disks.next().await,
         None => std::future::pending().await,

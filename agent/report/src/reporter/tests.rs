@@ -157,6 +157,8 @@ fn a_plan_is_one_line_with_every_number() {
         "plimsoll_memory_pressure 1\n",
         "plimsoll_memory_available_bytes{reading=\"kubelet\"} ",
         "plimsoll_memory_available_bytes{reading=\"kernel\"} ",
+        "plimsoll_signal_read_timestamp_seconds{eviction_signal=\"memory.available\"} ",
+        "plimsoll_signal_read_cost_seconds{eviction_signal=\"memory.available\"} ",
         "plimsoll_swap_bytes{what=\"total\"} ",
         "plimsoll_swap_bytes{what=\"free\"} ",
     ] {

@@ -29,8 +29,8 @@ pub(in crate::core) enum News {
     SourceLost,
     /// What an earlier process had frozen is thawed now, or gone.
     Thawed(CgroupId),
-    /// What is left on a disk, as another process says.
-    Disk(DiskReading),
+    /// What is left on a disk, and what reading that cost, as another process says.
+    Disk(DiskReading, Duration),
     /// What came of an order to remove, as another process says.
     Removed(RemovalResult),
     /// What was received of evictions and conditions, as another process says.

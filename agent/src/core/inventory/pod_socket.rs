@@ -1,6 +1,7 @@
 //! What another process sends of pods and disks. It is not trusted: it can send anything, as fast as it likes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use plimsoll_inventory::{
     CORE_MESSAGE, ConditionState, CoreMessage, DiskReading, DiskRole, Inventory, MESSAGE, Measurer, Message,
@@ -24,8 +25,8 @@ pub(in crate::core) struct PodSocket(OwnedFd);
 pub(super) struct Others {
     /// Whether the node's object has the annotation that switches the agent off, where that was sent.
     pub(super) switch: Option<bool>,
-    /// The newest reading of each disk.
-    pub(super) disks: [Option<DiskReading>; DiskRole::ALL.len()],
+    /// The newest reading of each disk, and what it cost.
+    pub(super) disks: [Option<(DiskReading, Duration)>; DiskRole::ALL.len()],
     /// The newest result of an order.
     pub(super) removed: Option<RemovalResult>,
     /// Results of orders to stop pods, in their order.
@@ -127,7 +128,7 @@ impl PodSocket {
         let mut received = Received::default();
         received.is_over = self.each(|bytes| match Message::decode(bytes) {
             Some(Message::Pod(message)) => received.messages.push(message),
-            Some(Message::Disk(reading)) => received.others.disks[reading.role as usize] = Some(reading),
+            Some(Message::Disk(reading, cost)) => received.others.disks[reading.role as usize] = Some((reading, cost)),
             Some(Message::KillSwitch(is_there)) => received.others.switch = Some(is_there),
             Some(Message::Removed(result)) => received.others.removed = Some(result),
             Some(Message::Stop(result)) => received.others.stops.push(result),
@@ -207,7 +208,9 @@ mod tests {
         let of = |number| RemovalResult { number, ..RemovalResult::default() };
         let removed = [1, 2].map(|number| Message::Removed(of(number)));
         let sources = [false, true].map(|works| Message::Source(Source::Runtime, works));
-        let disks = [old, other, new].map(Message::Disk);
+        let cost = Duration::from_micros(7);
+        let disks = [(old, Duration::MAX), (other, Duration::ZERO), (new, cost)];
+        let disks = disks.map(|(reading, cost)| Message::Disk(reading, cost));
         let switch = [true, false, true].map(Message::KillSwitch);
         for message in [&disks[..2], &[removed[0], pod], &disks[2..], &[removed[1]], &sources, &switch].concat() {
             let mut buffer = [0; MESSAGE];
@@ -217,7 +220,7 @@ mod tests {
         assert_eq!(received.messages, [PodMessage::Complete]);
         let others = Others {
             switch: Some(true),
-            disks: [Some(new), Some(other), None],
+            disks: [Some((new, cost)), Some((other, Duration::ZERO)), None],
             removed: Some(of(2)),
             sources: [None, Some(true), None, None],
             ..Others::default()

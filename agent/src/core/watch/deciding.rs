@@ -85,7 +85,7 @@ impl Watch {
         self.schedule.sampled();
         let trigger = &trigger.after(self.figures.waiting.take().as_ref());
         let taken = monotonic();
-        let Some(machine) = self.read_scopes() else {
+        let Some(machine) = self.read_scopes(taken) else {
             self.reporting.send(HealthRecord::Failed { what: "read /proc/meminfo", errno: None });
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
@@ -140,14 +140,20 @@ impl Watch {
         self.workloads.handle.sampled(headroom, self.cost, self.schedule.delayed());
     }
 
-    /// Reads the machine and the slices. Absent where the machine's memory cannot be read.
-    fn read_scopes(&mut self) -> Option<MachineMemory> {
+    /// Reads the machine, which begins at `taken`, and then the slices. Absent where the machine's memory cannot be read.
+    fn read_scopes(&mut self, taken: MonotonicNs) -> Option<MachineMemory> {
         let machine = self.sampler.machine()?;
+        let mut read_at = taken;
         for scope in self.scopes.all() {
-            self.scopes.get_mut(scope).reading = match scope {
+            let reading = match scope {
                 Scope::Node => Some(machine.decided_by(self.engine.policy.eviction_policy)),
                 Scope::Slice(slice) => self.workloads.table.slice_reading(slice.0.into()),
             };
+            // The end of one is the beginning of the next.
+            let ended = monotonic();
+            let state = self.scopes.get_mut(scope);
+            (state.reading, state.read_at, state.read_cost) = (reading, read_at, ended.since(read_at));
+            read_at = ended;
         }
         Some(machine)
     }

@@ -38,6 +38,8 @@ pub(in crate::core) struct Disks {
     plan: Plan,
     /// The last of each, by its role.
     readings: [Option<DiskReading>; DiskRole::ALL.len()],
+    /// What each of them cost the thread that read it, as another process says. Nothing is decided by it.
+    costs: [Option<Duration>; DiskRole::ALL.len()],
     /// Of which disks there were figures at the last turn.
     read: [bool; DiskRole::ALL.len()],
     /// Of which ones the core before this one had figures, and until when they are awaited: until then nothing is judged,
@@ -96,6 +98,7 @@ impl Disks {
             removal: Removal::new(policy.reclaim_pause),
             policy,
             readings: [None; DiskRole::ALL.len()],
+            costs: [None; DiskRole::ALL.len()],
             read: [false; DiskRole::ALL.len()],
             awaited: None,
             layout: None,
@@ -152,13 +155,14 @@ impl Disks {
         self.reported.map(|(reported, _)| reported.has_pressure)
     }
 
-    /// Takes a figure in. One from the future is of now.
-    pub(super) fn learn(&mut self, reading: DiskReading, now: MonotonicNs) {
+    /// Takes a figure in, and what reading it cost. One from the future is of now.
+    pub(super) fn learn(&mut self, reading: DiskReading, cost: Duration, now: MonotonicNs) {
         if self.policy.thresholds.is_empty() {
             return;
         }
         self.layout = reading.layout;
         self.readings[reading.role as usize] = Some(DiskReading { at: reading.at.min(now), ..reading });
+        self.costs[reading.role as usize] = Some(cost);
         self.due = Some(now);
     }
 
@@ -181,6 +185,11 @@ impl Disks {
     /// What is known of each, as far as it is not too old.
     pub(super) fn stats(&self, now: MonotonicNs) -> [Option<FsStats>; DiskRole::ALL.len()] {
         DiskRole::ALL.map(|role| self.fresh_reading(role, now).map(|reading| reading.stats()))
+    }
+
+    /// What the last reading of a disk cost.
+    pub(super) const fn cost(&self, role: DiskRole) -> Option<Duration> {
+        self.costs[role as usize]
     }
 
     /// A figure that is not too old.

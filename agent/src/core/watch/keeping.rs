@@ -134,7 +134,7 @@ mod tests {
         scene.watch.disks = Disks::new(configuration.disk_policy());
         let room = Some(Room { left: 1, all: 1000 });
         let reading = DiskReading { role: DiskRole::Node, bytes: room, inodes: None, at: monotonic(), layout: None };
-        scene.receive(News::Disk(reading));
+        scene.receive(News::Disk(reading, Duration::ZERO));
         scene.turn(&[], Duration::ZERO);
         let mut next = Scene::new(1);
         next.watch.disks = Disks::new(configuration.disk_policy());

@@ -2,12 +2,15 @@
 
 use core::time::Duration;
 
+use plimsoll_inventory::DiskRole;
+use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::{NodeStats, Reading, Readings, Signal};
 use plimsoll_units::MonotonicNs;
 
 use super::Watch;
 use super::sampling::{memory_stats, pid_stats};
+use super::scopes::ScopeState;
 use crate::record::ReadingsRecord;
 
 /// How often they are looked at.
@@ -61,9 +64,9 @@ impl Watch {
         if !self.readings.take_due(now) {
             return;
         }
-        let readings = self.signal_readings(now);
-        if self.readings.take(&readings, now) {
-            self.reporting.send(ReadingsRecord { readings });
+        let record = self.signal_readings(now);
+        if self.readings.take(&record.readings, now) {
+            self.reporting.send(record);
             // A reporter that was started again does not have it.
             if self.enforcement.holds_down() {
                 self.report_holds();
@@ -72,29 +75,46 @@ impl Watch {
     }
 
     /// Memory as it was read last, tasks as they are, and disks as `services` says, by the age that is believed.
-    fn signal_readings(&self, now: MonotonicNs) -> Readings {
+    fn signal_readings(&self, now: MonotonicNs) -> ReadingsRecord {
         let is_of_pods = |scope: &Scope| {
             self.engine.policy.thresholds_on(*scope, Signal::AllocatableMemoryAvailable).next().is_some()
         };
-        let memory = |scope| self.scopes.get(scope).reading.map(|memory| memory_stats(memory, now));
+        let memory = |state: &ScopeState| state.reading.map(|memory| memory_stats(memory, state.read_at));
+        let (node, pods) = (self.scopes.get(Scope::Node), self.scopes.all().find(is_of_pods));
+        let pods = pods.map(|scope| self.scopes.get(scope));
         let [node_fs, image_fs, container_fs] = self.disks.stats(now);
-        Readings::of(&NodeStats {
-            memory: memory(Scope::Node),
-            pods: self.scopes.all().find(is_of_pods).and_then(memory),
+        let begun = monotonic();
+        let tasks = self.sampler.tasks().and_then(Result::ok);
+        let tasks_cost = monotonic().since(begun);
+        let readings = Readings::of(&NodeStats {
+            memory: memory(node),
+            pods: pods.and_then(memory),
             node_fs,
             image_fs,
             container_fs,
-            pids: self.sampler.tasks().and_then(Result::ok).map(|tasks| pid_stats(tasks, now)),
-        })
+            pids: tasks.map(|tasks| pid_stats(tasks, begun)),
+        });
+        let cost = |signal| match signal {
+            Signal::MemoryAvailable => Some(node.read_cost),
+            Signal::AllocatableMemoryAvailable => pods.map(|state| state.read_cost),
+            Signal::PidAvailable => Some(tasks_cost),
+            on_disk => DiskRole::of(on_disk).and_then(|role| self.disks.cost(role)),
+        };
+        let costs = Signal::ALL.map(|signal| readings.get(signal).and_then(|_| cost(signal)));
+        ReadingsRecord { readings, costs }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Scene;
+    use super::super::disks::Disks;
+    use super::super::sampling::stats_time;
+    use super::super::testing::{Scene, slice_policy};
+    use super::super::triggers::Trigger;
     use super::*;
+    use crate::core::inventory::News;
     use crate::record::Record;
-    use plimsoll_node::clock::monotonic;
+    use plimsoll_inventory::{DiskReading, Room};
     use plimsoll_policy::kubelet::{FsStats, PidStats};
 
     fn readings(free: u64, running: Option<i64>) -> Readings {
@@ -122,9 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn each_signal_that_is_read_is_reported() {
-        let mut scene = Scene::new(10);
-        scene.sample();
+    fn each_signal_that_is_read_is_reported_with_its_time_and_cost() {
+        let mut policy = slice_policy(10);
+        policy.slices[0].thresholds[0].signal = Signal::AllocatableMemoryAvailable;
+        let mut scene = Scene::with(policy);
+        let configuration = plimsoll_config::parse("evictionHard: {nodefs.available: \"1\"}\n", "f").expect("in order");
+        scene.watch.disks = Disks::new(configuration.disk_policy());
+        let begun = monotonic();
+        scene.watch.sample(&Trigger::new(begun));
+        let ended = monotonic();
+        let room = Some(Room { left: 1, all: 1000 });
+        let disk = DiskReading { role: DiskRole::Node, bytes: room, inodes: room, at: ended, layout: None };
+        scene.receive(News::Disk(disk, Duration::MAX));
+        scene.settle();
         scene.frames();
         let now = monotonic();
         scene.watch.report_readings(now);
@@ -133,13 +163,31 @@ mod tests {
         let reported: Vec<_> = frames
             .iter()
             .filter_map(|frame| match Record::read(frame) {
-                Some(Record::Readings(ReadingsRecord { readings })) => Some(readings),
+                Some(Record::Readings(record)) => Some(record),
                 _ => None,
             })
             .collect();
-        let [readings] = &reported[..] else { panic!("{reported:?}") };
+        let [ReadingsRecord { readings, costs }] = &reported[..] else { panic!("{reported:?}") };
         let memory = readings.get(Signal::MemoryAvailable).expect("it is read");
         assert!(memory.available > 0 && memory.available <= memory.capacity, "{memory:?}");
-        assert_eq!(readings.get(Signal::NodeFsAvailable), None, "no disk was read");
+        for signal in Signal::ALL {
+            let time = readings.get(signal).and_then(|reading| reading.time);
+            let cost = costs[signal as usize];
+            match signal {
+                Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {
+                    let sample = stats_time(begun)..=stats_time(ended);
+                    assert!(time.is_some_and(|time| sample.contains(&time)), "{signal} {time:?} {sample:?}");
+                    let cost = cost.expect("it is known");
+                    assert!(cost > Duration::ZERO && cost <= ended.since(begun), "{signal} {cost:?}");
+                }
+                Signal::PidAvailable => {
+                    assert!(time >= Some(stats_time(now)) && cost > Some(Duration::ZERO), "{time:?} {cost:?}");
+                }
+                Signal::NodeFsAvailable | Signal::NodeFsInodesFree => {
+                    assert_eq!((time, cost), (Some(stats_time(ended)), Some(Duration::MAX)), "{signal}");
+                }
+                _ => assert_eq!((time, cost), (None, None), "{signal} was not read"),
+            }
+        }
     }
 }

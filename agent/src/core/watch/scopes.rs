@@ -32,6 +32,9 @@ pub(super) struct Reclaiming {
 pub(super) struct ScopeState {
     /// Its memory at the last sample; absent where it could not be read.
     pub(super) reading: Option<MemoryReading>,
+    /// When that was read, and how long this thread took for it.
+    pub(super) read_at: MonotonicNs,
+    pub(super) read_cost: Duration,
     /// What was reported last of it.
     pub(super) reported: Option<Reported>,
     /// Its last reclaim that ended.

@@ -22,7 +22,7 @@ fn images_at(images: impl Into<PathBuf>) -> Directories {
 const GIB: u64 = 1 << 30;
 
 /// The next readings: by turns, without their pace.
-fn next(disks: &mut Disks) -> Vec<DiskReading> {
+fn next(disks: &mut Disks) -> Vec<(DiskReading, Duration)> {
     loop {
         let (readings, _) = disks.turn(monotonic());
         if !readings.is_empty() {
@@ -32,8 +32,8 @@ fn next(disks: &mut Disks) -> Vec<DiskReading> {
     }
 }
 
-fn roles(readings: &[DiskReading]) -> Vec<DiskRole> {
-    readings.iter().map(|reading| reading.role).collect()
+fn roles(readings: &[(DiskReading, Duration)]) -> Vec<DiskRole> {
+    readings.iter().map(|(reading, _)| reading.role).collect()
 }
 
 const THRESHOLDS: &str = "evictionHard: {nodefs.available: \"1\", imagefs.available: \"1\"}\n";
@@ -46,16 +46,18 @@ fn each_disk_is_read_and_one_that_holds_images_and_layers_once() {
     let mut one = disks(directory.path(), Ok(images_at(images)), THRESHOLDS);
     let read = next(&mut one);
     assert_eq!(roles(&read), DiskRole::ALL);
-    assert!(read[0].bytes.is_some_and(|room| room.left <= room.all && room.all > 0), "{read:?}");
+    let (node, cost) = read[0];
+    assert!(node.bytes.is_some_and(|room| room.left <= room.all && room.all > 0), "{read:?}");
+    assert!(cost > Duration::ZERO && read.iter().all(|(_, other)| *other == cost), "it is read once: {read:?}");
     let again = next(&mut one);
-    assert!(again[0].at > read[0].at, "{again:?} {read:?}");
+    assert!(again[0].0.at > node.at, "{again:?} {read:?}");
     let mut apart = disks(directory.path(), Ok(images_at("/proc")), THRESHOLDS);
     // That of /proc counts neither bytes nor inodes, which is no zero.
     let image = loop {
         let read = next(&mut apart);
         // Each is read by a thread of its own, which may take until a later turn.
         assert!(!roles(&read).contains(&DiskRole::Container), "{read:?}");
-        if let Some(image) = read.into_iter().find(|reading| reading.role == DiskRole::Image) {
+        if let Some((image, _)) = read.into_iter().find(|(reading, _)| reading.role == DiskRole::Image) {
             break image;
         }
     };
@@ -91,7 +93,7 @@ fn directories_are_followed_and_hold_while_the_runtime_does_not_say_them() {
     let mut disks = disks(directory.path(), Err("no runtime".to_owned()), THRESHOLDS);
     assert_eq!(roles(&next(&mut disks)), [DiskRole::Node]);
     let layout = |disks: &mut Disks, expected| {
-        while next(disks).iter().all(|reading| reading.layout != Some(expected)) {
+        while next(disks).iter().all(|(reading, _)| reading.layout != Some(expected)) {
             yield_now();
         }
     };

@@ -399,7 +399,7 @@ fn for_a_disk_pods_wait_for_what_is_removed_and_for_their_own_limits_they_do_not
         node.scene.watch.disks = Disks::new(plimsoll_config::parse(text, "f").expect("in order").disk_policy());
         let (bytes, layout) = (Some(Room { left: 0, all: ALL }), Some(DiskLayout::Single));
         let reading = DiskReading { role: DiskRole::Node, bytes, inodes: None, at: ended, layout };
-        node.scene.watch.disks.learn(reading, ended);
+        node.scene.watch.disks.learn(reading, Duration::ZERO, ended);
         node.scene.watch.judge_disks(ended);
         let order = node.scene.watch.workloads.handle.take_removal().expect("an order");
         node.pod(0, None, Some(300 * MIB), None);

@@ -23,7 +23,8 @@ impl Judge {
 
     fn reads(&mut self, role: DiskRole, left: u64) {
         let room = Some(Room { left, all: 1000 });
-        self.disks.learn(DiskReading { role, bytes: room, inodes: room, at: self.now, layout: None }, self.now);
+        let reading = DiskReading { role, bytes: room, inodes: room, at: self.now, layout: None };
+        self.disks.learn(reading, Duration::ZERO, self.now);
     }
 
     /// What is reported so much later. Judged twice: by the kubelet's policy every other turn ends a reclaim.
@@ -94,7 +95,7 @@ fn a_soft_threshold_holds_once_its_grace_is_over_and_what_is_not_read_is_absent(
     judge.reads(DiskRole::Image, 499);
     assert_eq!(judge.after(SECOND), ["imagefs.inodesFree crossed".to_owned(), format!("true {read}")], "anew");
     let future = DiskReading { at: judge.now.after(SECOND * 1000), ..judge.disks.readings[1].expect("it was read") };
-    judge.disks.learn(future, judge.now);
+    judge.disks.learn(future, Duration::ZERO, judge.now);
     assert_eq!(judge.after(SECOND * 30).last(), Some(&format!("true {read}")));
     assert_eq!(judge.after(SECOND), [format!("true {absent}")], "a time to come is now");
 }
@@ -203,7 +204,8 @@ fn whatever_is_sent_nothing_is_evicted_and_memory_is_decided_as_without() {
     let room = Some(Room { left: 0, all: 1 << 40 });
     for role in DiskRole::ALL {
         let layout = Some(DiskLayout::Single);
-        scene.receive(News::Disk(DiskReading { role, bytes: room, inodes: room, at: monotonic(), layout }));
+        let reading = DiskReading { role, bytes: room, inodes: room, at: monotonic(), layout };
+        scene.receive(News::Disk(reading, Duration::MAX));
     }
     scene.watch.turn(&[], monotonic());
     assert!(scene.watch.disks.reported.is_some_and(|(reported, _)| reported.has_pressure));

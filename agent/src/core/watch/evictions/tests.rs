@@ -393,7 +393,7 @@ fn a_condition_holds_for_what_is_left_of_its_period_without_what_the_core_kept()
         }
         let room = Some(Room { left: 900, all: 1000 });
         let reading = DiskReading { role: DiskRole::Node, bytes: room, inodes: None, at: monotonic(), layout: None };
-        scene.receive(News::Disk(reading));
+        scene.receive(News::Disk(reading, Duration::ZERO));
         scene.turn(&[], Duration::ZERO);
         scene.sample();
         assert_eq!(scene.watch.disks.reported_pressure(), Some(holds), "{ago}");

@@ -54,7 +54,7 @@ impl Node {
                 |role: &DiskRole| *role != DiskRole::Container || self.layout != Some(DiskLayout::DedicatedImageFs);
             for role in DiskRole::ALL.into_iter().filter(is_alone) {
                 let reading = DiskReading { role, bytes: room, inodes: None, at: self.now, layout: self.layout };
-                self.disks.learn(reading, self.now);
+                self.disks.learn(reading, Duration::ZERO, self.now);
             }
         }
         self.disks.due = Some(self.now);
@@ -292,7 +292,8 @@ fn for_inodes_the_disk_is_read_after_each_image() {
     let turn = |node: &mut Node| {
         let at = node.now.after(SECOND);
         let inodes = Some(Room { left: 1, all: 1000 });
-        node.disks.learn(DiskReading { role: DiskRole::Image, bytes: None, inodes, at, layout }, at);
+        let reading = DiskReading { role: DiskRole::Image, bytes: None, inodes, at, layout };
+        node.disks.learn(reading, Duration::ZERO, at);
         node.turn(false).0
     };
     let containers = turn(&mut node).expect("it is sent");
