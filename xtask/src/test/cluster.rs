@@ -18,9 +18,9 @@ const PLACE_WITH_NODE: &str = "target/test/cluster-with-node";
 const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
 
-/// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are a group of their own: all together take longer
-/// than an hour.
-const OUTAGES: [&str; 8] = ["dry_run", "kill_switch", "many", "outages", "removal", "standard", "tokens", "upgrade"];
+/// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are groups of their own: all together take hours.
+const OUTAGES: [&str; 5] = ["dry_run", "kill_switch", "outages", "removal", "upgrade"];
+const SIGNALS: [&str; 7] = ["allocatable", "disks", "figures", "many", "pids", "standard", "tokens"];
 
 /// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
 /// compared (`tests/cluster/suite/tests/node/race.rs`).
@@ -57,9 +57,14 @@ pub(super) fn needs_with_node(_: &[&str]) -> anyhow::Result<Vec<Need>> {
     cluster::needs_beside(true)
 }
 
-/// The tests beside a node but for [`outages`].
+/// The tests beside a node but for [`signals`] and [`outages`].
 pub(super) fn evictions(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    beside_a_node_where(|module| !OUTAGES.contains(&module), report)
+    beside_a_node_where(|module| !SIGNALS.contains(&module) && !OUTAGES.contains(&module), report)
+}
+
+/// Those of other signals than memory and of the standard conditions, and those that wait long.
+pub(super) fn signals(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(|module| SIGNALS.contains(&module), report)
 }
 
 /// Those in which the agent, the kubelet, the API server or what people do of them is not as usual.

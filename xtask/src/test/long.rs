@@ -38,11 +38,12 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(Group { needs: install::systemd_machines, ..of("systemd", 15, machines::systemd) });
         }
         if suite::NODE_KERNELS.contains(kernel) {
-            groups.push(Group { needs: suite::node_needs, ..of("node", 15, machines::node) });
+            groups.push(Group { needs: suite::node_needs, ..of("node", 30, machines::node) });
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
             groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 60, cluster::evictions) });
+            groups.push(Group { needs: cluster::needs_with_node, ..of("signals", 60, cluster::signals) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("outages", 60, cluster::outages) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("race", 60, cluster::races) });
         }

@@ -53,7 +53,7 @@ const LEFT_TO_LONG: [(&str, &str); 14] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 19] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 26] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
@@ -73,12 +73,22 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 19] = [
         "a pod has to have been gone for two minutes; unit tests of agent/inventory have which ones are",
     ),
     ("node-split-layout", "the runtime takes long to say what layers take; unit tests have ranks by layout"),
+    ("node-inodes-of-containerfs", "the same, and node-inodes-of-imagefs has inodes of writable layers"),
     ("node-limits-of-local-storage", "it waits for the runtime; unit tests of agent/inventory have each limit"),
     ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),
     ("node-openshift3", "44 s; laws of agent/policy have the order, and pods-are-bounded-together has the file"),
     ("node-dry-run-replays-alike", "30 s; what-is-traced-replays-alike has cgroups that are no pods"),
     ("node-shadow-replays-alike", "29 s; what-is-traced-replays-alike has cgroups that are no pods"),
     ("node-evicts-by-the-last-facts", "51 s; pods-rank-by-their-facts has a process that hangs, without a containerd"),
+    ("node-core-dies-at-each-step", "minutes; kill-points-core has the same steps in cgroups that are no pods"),
+    ("node-pod-is-gone-before-its-kill", "cgroup-gone has the same without a containerd"),
+    (
+        "node-victim-waits-uninterruptibly",
+        "it waits for 36 s; uninterruptible-victim has the same without a containerd",
+    ),
+    ("node-files-of-the-victim-stay", "meets-a-file-that-stays has the same without a containerd"),
+    ("node-clock-is-stepped", "clock-stepped has the same without a containerd"),
+    ("node-state-directory-can-only-be-read", "state-directory-can-only-be-read has the same without a containerd"),
 ];
 /// What runs once more from an ext4 root, on the kernel on which everything runs: there the agent's own program and
 /// libraries are pages of a file, which the kernel may drop when memory is short.

@@ -56,12 +56,17 @@ impl Client {
         Ok(answer.items.into_iter().map(|sandbox| sandbox.id).collect())
     }
 
-    /// Stops a sandbox with all its containers, and removes it with them.
-    pub(crate) fn remove_sandbox(&self, id: &str) -> Result<()> {
+    /// Stops a sandbox with all its containers.
+    pub(crate) fn stop_sandbox(&self, id: &str) -> Result<()> {
         let request = api::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        let again = request.clone();
-        self.call("StopPodSandbox", |mut client| async move { client.stop_pod_sandbox(request).await })?;
-        self.call("RemovePodSandbox", |mut client| async move { client.remove_pod_sandbox(again).await }).map(drop)
+        self.call("StopPodSandbox", |mut client| async move { client.stop_pod_sandbox(request).await }).map(drop)
+    }
+
+    /// Does so, and removes it with them.
+    pub(crate) fn remove_sandbox(&self, id: &str) -> Result<()> {
+        self.stop_sandbox(id)?;
+        let request = api::PodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        self.call("RemovePodSandbox", |mut client| async move { client.remove_pod_sandbox(request).await }).map(drop)
     }
 
     /// Makes a container in a sandbox, and gives its id.

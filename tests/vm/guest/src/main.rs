@@ -40,6 +40,7 @@ mod measure;
 mod node;
 mod node_console;
 mod node_disk_tests;
+mod node_fault_tests;
 mod node_gone_tests;
 mod node_holding_tests;
 mod node_pods_tests;

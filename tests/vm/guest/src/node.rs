@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The priority of system-node-critical.
 pub(crate) const CRITICAL: i32 = 2_000_001_000;
@@ -222,6 +222,25 @@ pub(crate) fn await_metric(line: &str, limit: Duration) -> Result<()> {
     let has = |text: &str| text.lines().any(|is| is == line);
     let address: SocketAddr = ADDRESS.into();
     wait_for(line, limit, || Ok(agent::get(address, "/metrics").is_ok_and(|(_, text)| has(&text)))).with_context(logged)
+}
+
+/// Waits until metrics have of each of these signals that it was read within the last two minutes, and what that took.
+pub(crate) fn await_read(signals: &[&str]) -> Result<()> {
+    let value = |metrics: &str, name: &str, signal: &str| -> Option<f64> {
+        let series = format!("plimsoll_signal_read_{name}_seconds{{eviction_signal=\"{signal}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&series))?.parse().ok()
+    };
+    for signal in signals {
+        let mut found = None;
+        wait_for(&format!("{signal} was read"), PATIENCE, || {
+            let (_, metrics) = agent::get(ADDRESS.into(), "/metrics")?;
+            let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+            found = value(&metrics, "timestamp", signal).zip(value(&metrics, "cost", signal));
+            Ok(found.is_some_and(|(read, cost)| (now - 120.0..=now).contains(&read) && cost > 0.0 && cost < 10.0))
+        })
+        .with_context(|| format!("{signal} has time and cost {found:?}; {}", logged()))?;
+    }
+    Ok(())
 }
 
 /// Waits until so much is available.

@@ -92,8 +92,9 @@ fn conditions() -> Result<Vec<bool>> {
     Ok(said)
 }
 
-/// Images are pulled until the disk is short: dead containers and then unused images are removed, those that are pinned,
-/// used, just pulled or never to be removed stay, and no pod is evicted. The condition ends with its transition period.
+/// Images are pulled until the disk is short: dead containers, sandboxes that have ended, and then unused images are removed,
+/// those that are pinned, used, just pulled or never to be removed stay, and no pod is evicted. The condition ends with its
+/// transition period.
 pub(crate) fn removes_what_is_unused() -> Result<()> {
     let client = &containerd::start(Driver::Systemd)?;
     let before = available()?;
@@ -114,11 +115,15 @@ pub(crate) fn removes_what_is_unused() -> Result<()> {
     pod.start(client, "main", &["idle", "--mib", "16"])?;
     let old = pod.create(client, ("dead", 0), &name("of-an-older-dead-container"), &[])?;
     let newest = pod.create(client, ("dead", 1), &name("of-the-newest-dead-container"), &[])?;
+    // Its sandbox has ended, and was made anew: of two the newest is kept.
+    let restarted = Pod::make(client, Driver::Systemd, "restarted", Class::BestEffort)?;
+    client.stop_sandbox(&restarted.sandbox)?;
+    let again = client.run_sandbox(restarted.sandbox_again())?;
     // What is pulled then is as much as all that is unused.
     configure(available()?.saturating_sub(image_bytes / 2))?;
     let mut audit = KernelLog::from_now()?;
     systemctl(&["start", UNIT]).with_context(logged)?;
-    let named = "the container runtime names 1 pod";
+    let named = "the container runtime names 2 pods";
     wait_for("the runtime answers", PATIENCE, || Ok(journal()?.contains(named))).with_context(logged)?;
     wait_for("the disk is read", PATIENCE, || Ok(conditions()? == [false])).with_context(logged)?;
     // Images are old enough then, since they were listed first.
@@ -136,6 +141,9 @@ pub(crate) fn removes_what_is_unused() -> Result<()> {
     .with_context(logged)?;
     ensure!(client.status(&old).is_err(), "the older dead container is still there");
     client.status(&newest).context("the newest dead container was removed")?;
+    let sandboxes = client.sandboxes()?;
+    ensure!(!sandboxes.contains(&restarted.sandbox), "the sandbox that has ended is still there");
+    ensure!(sandboxes.contains(&again), "the sandbox that was made anew was removed");
     wait_for("the condition is over", PATIENCE, || Ok(conditions()? == [false, true, false])).with_context(logged)?;
     for image in KEPT.map(name).iter().map(String::as_str).chain([IMAGE, SANDBOX_IMAGE]) {
         let is_kept = reports_pinned || image != name("pinned");
@@ -153,14 +161,14 @@ pub(crate) fn removes_what_is_unused() -> Result<()> {
     Ok(())
 }
 
-/// By what is reported a container and so many images went, by orders that were carried out one after the other.
+/// By what is reported a container, a sandbox and so many images went, by orders that were carried out one after the other.
 fn expect_results(lines: &[Value], images: u64) -> Result<()> {
     let results: Vec<&Value> = lines.iter().filter(|line| line["freed_bytes"].is_u64()).collect();
     let numbers: Vec<u64> = results.iter().filter_map(|line| line["order"].as_u64()).collect();
     ensure!(numbers.len() >= 2 && numbers.is_sorted_by(|one, next| one < next), "results of orders {numbers:?}");
     let sum = |field: &str| results.iter().filter_map(|line| line[field].as_u64()).sum::<u64>();
     let removed = ["containers", "sandboxes", "images"].map(sum);
-    ensure!(removed == [1, 0, images], "containers, sandboxes and images removed: {removed:?}");
+    ensure!(removed == [1, 1, images], "containers, sandboxes and images removed: {removed:?}");
     let freed = sum("freed_bytes");
     ensure!(freed >= images * FILE_BYTES, "{freed} bytes were freed");
     Ok(())

@@ -10,7 +10,7 @@ use crate::machine::{named, wait_for};
 use crate::node::{Node, await_available, expect_dead, kills, lines, number, plans, threshold};
 use crate::node_surroundings_tests::with_arguments;
 use crate::node_tests::{is_whole, logged};
-use crate::pod::{Class, Pod, SIGTERM_SENT};
+use crate::pod::{Class, Pod, SIGTERM_SENT, container_cgroup};
 use crate::scene::{MIB, PATIENCE};
 use crate::suite::figure;
 use crate::systemd::{CONFIGURATION, UNIT, property, run, start_guest, systemctl};
@@ -137,11 +137,6 @@ pub(crate) fn runtime_is_never_evicted() -> Result<()> {
     // The same in another service.
     let other = start_guest("other", &[], &["hog", "anon", "--mib", &CROSSES.to_string(), "--hold", "120"])?;
     wait_for("the other service is killed", PATIENCE, || Ok(!other.populated().unwrap_or(false))).with_context(logged)
-}
-
-/// The cgroup of a pod's container.
-fn container_cgroup(pod: &Pod, container: &str) -> Result<Cgroup> {
-    Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", pod.path()))
 }
 
 /// The lines of what was done about throttled containers, oldest first.

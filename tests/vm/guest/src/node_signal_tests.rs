@@ -4,11 +4,11 @@
 use crate::cgroup::Cgroup;
 use crate::machine::{self, KernelLog, KernelSetting, named, wait_for};
 use crate::node::{
-    Breathing, CRITICAL, Node, acting, await_available, await_metric, eviction_of, expect_dead, kills, number, plans,
-    threshold,
+    Breathing, CRITICAL, Node, acting, await_available, await_metric, await_read, eviction_of, expect_dead, kills,
+    number, plans, threshold,
 };
 use crate::node_tests::{begun_kills, is_whole, logged};
-use crate::pod::{Class, Pod, SIGTERM_SENT};
+use crate::pod::{Class, Pod, SIGTERM_SENT, container_cgroup};
 use crate::scene::{MIB, PATIENCE};
 use crate::systemd::{journal, start_guest, systemctl};
 use anyhow::{Context as _, Result, ensure};
@@ -76,6 +76,7 @@ pub(crate) fn soft_threshold_has_its_grace_period() -> Result<()> {
     ensure!(conditions == [true, false], "the condition is {conditions:?}, in plans that are {outcomes:?}");
     let over = number(plans.last().context("there are plans")?, "made_ns")?;
     ensure!(over - killed >= nanoseconds(TRANSITION)?, "killed at {killed}, the condition ended at {over}");
+    node.expect_room()?;
     node.end(&[&pod], &[&bystander])
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn soft_victims_have_the_lesser_grace() -> Result<()> {
         let expected = Duration::from_secs(grace)..Duration::from_secs(grace + 2);
         ensure!(expected.contains(&had), "{} had {had:?}, not {expected:?}", pod.name);
     }
+    node.expect_room()?;
     node.end(&[&short, &long], &[&bystander])
 }
 
@@ -179,7 +181,7 @@ pub(crate) fn fork_bomb() -> Result<()> {
          evictionPressureTransitionPeriod: {}s\n",
         TRANSITION.as_secs()
     ))?;
-    let scope = Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", bomb.path()))?;
+    let scope = container_cgroup(&bomb, &container)?;
     scope.write("pids.max", &BOMB.to_string())?;
     let limits = TaskLimits::open()?;
     let _limit = KernelSetting::begin("/proc/sys/kernel/pid_max", &(limits.read()?.tasks + TASKS).to_string())?;
@@ -235,6 +237,7 @@ pub(crate) fn allocatable_memory() -> Result<()> {
     let events = all.read("memory.events")?;
     ensure!(named(&events, "oom_kill") == Some(0), "the kernel killed at the limit of all pods: {events}");
     ensure!(outside.populated()?, "the service outside died; {}", logged());
+    await_read(&["allocatableMemory.available"])?;
     await_metric(NO_PRESSURE, PATIENCE)?;
     node.expect_room()?;
     node.end(&[&growing], &[&calm])
@@ -264,6 +267,7 @@ pub(crate) fn minimum_reclaim() -> Result<()> {
         wait_for("the pod has grown", PATIENCE, grown)?;
     }
     await_available(hard + RECLAIM * MIB)?;
+    node.expect_room()?;
     let mut killed: Vec<&Pod> = Vec::new();
     wait_for("kills are reported", PATIENCE, || {
         killed = pods.iter().filter(|pod| kills(pod, "begun").is_ok_and(|kills| !kills.is_empty())).collect();

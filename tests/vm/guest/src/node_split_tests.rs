@@ -7,15 +7,16 @@ use crate::containerd::{self, Driver, Places};
 use crate::cri::SOCKET as RUNTIME;
 use crate::cri_proxy::{self, Proxy};
 use crate::machine::wait_for;
-use crate::node::{Node, await_metric, lines};
+use crate::node::{Node, await_metric, await_read, lines};
 use crate::node_disk_tests::{import, name};
-use crate::node_storage_tests::{COUNTED, EVICTED, FAR, Filled, Filler, KUBELET, OwnNodeFs};
+use crate::node_storage_tests::{COUNTED, EVICTED, FAR, Filled, Filler, KUBELET, MANY, OwnNodeFs, make_files};
 use crate::node_tests::logged;
 use crate::scene::{MIB, PATIENCE};
 use crate::systemd::{CONFIGURATION, journal};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{statvfs, sync};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -32,9 +33,19 @@ const CUSTOM: &str = "100Gi";
 /// volumes and writable layers together, so that the one with the largest layer is evicted and not the one with the largest
 /// volume. A threshold of containerfs is ignored, which the log says.
 pub(crate) fn split_layout() -> Result<()> {
+    on_split_disks(short_of_bytes)
+}
+
+/// In the same layout the kubelet's disk is short of inodes, for the threshold of nodefs and that which the kubelet derives
+/// from it for containerfs: the pod whose writable layer has many is evicted, and not the one whose layer has many bytes.
+pub(crate) fn inodes_of_containerfs() -> Result<()> {
+    on_split_disks(short_of_inodes)
+}
+
+fn on_split_disks(test: fn(Node) -> Result<()>) -> Result<()> {
     containerd::stop()?;
-    let disk = OwnNodeFs::mount(c"size=256M")?;
-    let done = on_split_disks();
+    let disk = OwnNodeFs::mount(c"size=256M,nr_inodes=40000")?;
+    let done = with_split_disks(test);
     // The next test starts it with its usual directories.
     let cleaned = containerd::clean().and_then(|()| containerd::stop());
     let _ = fs::remove_dir_all(IMAGES);
@@ -42,12 +53,63 @@ pub(crate) fn split_layout() -> Result<()> {
     done.and(cleaned)
 }
 
-fn on_split_disks() -> Result<()> {
+fn with_split_disks(test: fn(Node) -> Result<()>) -> Result<()> {
     let places = Places { images: IMAGES, layers: LAYERS };
     let client = containerd::start_at(Driver::Systemd, Some(places))?;
     let _proxy = Proxy::start(RUNTIME.trim_start_matches("unix://"), places)?;
     let keys = format!("  imageRoot: {IMAGES}\n  containerRoot: {LAYERS}\n");
-    let mut node = Node::with(client)?.behind(cri_proxy::SOCKET, &keys);
+    test(Node::with(client)?.behind(cri_proxy::SOCKET, &keys))
+}
+
+fn short_of_inodes(mut node: Node) -> Result<()> {
+    let bytes = Filled::make(&mut node, "bytes", [0, 36])?;
+    let many = Filled::make(&mut node, "inodes", [0, 0])?;
+    make_files(&many.root.join("files"), MANY)?;
+    thread::sleep(COUNTED);
+    let hard = statvfs(KUBELET)?.f_ffree - u64::from(MANY / 3);
+    node.start_agent(&format!(
+        "evictionHard: {{memory.available: \"{FAR}\", nodefs.inodesFree: \"{hard}\"}}\n\
+         evictionPressureTransitionPeriod: 5s\n"
+    ))?;
+    expect_layers(2)?;
+    await_metric("plimsoll_disk_read{disk=\"containerfs\"} 1", PATIENCE)?;
+    await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
+    await_read(&[
+        "memory.available",
+        "pid.available",
+        "nodefs.available",
+        "nodefs.inodesFree",
+        "imagefs.available",
+        "imagefs.inodesFree",
+        "containerfs.available",
+        "containerfs.inodesFree",
+    ])?;
+    let others = Path::new(KUBELET).join("others");
+    make_files(&others, MANY / 2)?;
+    many.await_eviction("The node was low on resource: inodes. Threshold quantity: ")?;
+    expect_causes(["nodefs.inodesFree", "containerfs.inodesFree"])?;
+    containerd::remove_sandbox(&node.client, &many.pod.sandbox)?;
+    await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    node.expect_room()?;
+    fs::remove_dir_all(others)?;
+    node.end(&[&many.pod], &[&bytes.pod])
+}
+
+/// Pods were evicted, each for one of these signals.
+fn expect_causes(of_layers: [&str; 2]) -> Result<()> {
+    let causes: Vec<_> = lines()?.iter().filter_map(|line| line["cause"].as_str().map(str::to_owned)).collect();
+    let is_of_layers = |cause: &String| of_layers.contains(&cause.as_str());
+    ensure!(!causes.is_empty() && causes.iter().all(is_of_layers), "evicted for {causes:?}; {}", logged());
+    Ok(())
+}
+
+/// Waits until the agent knows so many writable layers.
+fn expect_layers(count: usize) -> Result<()> {
+    let known = format!("the container runtime has {count} writable layers");
+    wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(&known))).with_context(logged)
+}
+
+fn short_of_bytes(mut node: Node) -> Result<()> {
     import(&node.client, UNUSED, 2)?;
     let layered = Filled::make(&mut node, "layered", [0, 36])?;
     let in_volume = Filled::make(&mut node, "in-volume", [12, 0])?;
@@ -69,12 +131,11 @@ fn on_split_disks() -> Result<()> {
     // than the writable layer of the other one.
     in_volume.fill_volume(32)?;
     layered.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
-    let causes: Vec<_> = lines()?.iter().filter_map(|line| line["cause"].as_str().map(str::to_owned)).collect();
-    let is_of_layers = |cause: &String| ["nodefs.available", "containerfs.available"].contains(&cause.as_str());
-    ensure!(!causes.is_empty() && causes.iter().all(is_of_layers), "evicted for {causes:?}; {}", logged());
+    expect_causes(["nodefs.available", "containerfs.available"])?;
     // As a kubelet does with a pod that is gone: its writable layer goes, and the disk of layers has room again.
     containerd::remove_sandbox(&node.client, &layered.pod.sandbox)?;
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    node.expect_room()?;
     node.end(&[&layered.pod], &[&in_volume.pod, &small.pod])
 }
 
@@ -97,8 +158,7 @@ fn expect_split() -> Result<()> {
     for disk in ["nodefs", "imagefs", "containerfs"] {
         await_metric(&format!("plimsoll_disk_read{{disk=\"{disk}\"}} 1"), PATIENCE)?;
     }
-    let known = "the container runtime has 3 writable layers";
-    wait_for("writable layers are known", EVICTED, || Ok(journal()?.contains(known)))?;
+    expect_layers(3)?;
     let log = journal()?;
     let layout = format!("nodefs at {KUBELET}, imagefs at /, containerfs at {KUBELET}");
     ensure!(log.contains(&layout), "another layout than {layout}; {}", tail(&log));

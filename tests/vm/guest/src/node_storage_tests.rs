@@ -2,13 +2,12 @@
 //! system of its own, images and writable layers are apart from nodefs.
 
 use crate::agent::tail;
-use crate::cgroup::Cgroup;
 use crate::containerd;
 use crate::machine::wait_for;
 use crate::node::{Node, await_metric, kills, lines, number};
 use crate::node_disk_tests::{available, import, inodes_left, name};
 use crate::node_tests::logged;
-use crate::pod::{Class, Pod};
+use crate::pod::{Class, Pod, container_cgroup};
 use crate::scene::{MIB, PATIENCE};
 use crate::systemd::journal;
 use anyhow::{Context as _, Result, ensure};
@@ -78,7 +77,8 @@ fn fill(file: &Path, mib: u64) -> Result<()> {
 /// A pod that does nothing, with so much in its volume and in its container's writable layer.
 pub(crate) struct Filled {
     pub(crate) pod: Pod,
-    root: PathBuf,
+    /// The root directory of its container.
+    pub(crate) root: PathBuf,
 }
 
 impl Filled {
@@ -89,7 +89,7 @@ impl Filled {
     fn with_priority(node: &mut Node, name: &str, priority: i32, [volume, layer]: [u64; 2]) -> Result<Self> {
         let pod = node.pod(name, Class::BestEffort, (priority, USUAL.1))?;
         let container = pod.start(&node.client, "main", &["idle", "--mib", "1"])?;
-        let scope = Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", pod.path()))?;
+        let scope = container_cgroup(&pod, &container)?;
         let mut process = String::new();
         wait_for("the container runs", PATIENCE, || {
             scope.read("cgroup.procs")?.lines().next().unwrap_or_default().clone_into(&mut process);
@@ -145,6 +145,7 @@ pub(crate) fn inodes_of_nodefs() -> Result<()> {
     await_metric("plimsoll_disk_pressure 1", PATIENCE)?;
     many.lose_volume()?;
     await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
+    node.expect_room()?;
     let ended = node.end(&[&many.pod], &[&bytes.pod]);
     drop(disk);
     ended
@@ -174,6 +175,7 @@ pub(crate) fn minimum_reclaim_of_nodefs() -> Result<()> {
     second.await_eviction(low)?;
     second.lose_volume()?;
     await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
+    node.expect_room()?;
     let ended = node.end(&[&first.pod, &second.pod], &[&layered.pod, &spared.pod]);
     drop(disk);
     ended
@@ -221,6 +223,7 @@ fn evict_for_imagefs(node: &mut Node) -> Result<[Filled; 3]> {
     second.await_eviction("The node was low on resource: ephemeral-storage. Threshold quantity: ")?;
     containerd::remove_sandbox(&node.client, &second.pod.sandbox)?;
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    node.expect_room()?;
     drop(filler);
     Ok([first, second, in_volume])
 }
@@ -248,6 +251,7 @@ pub(crate) fn inodes_of_imagefs() -> Result<()> {
     many.await_eviction("The node was low on resource: inodes. Threshold quantity: ")?;
     containerd::remove_sandbox(&node.client, &many.pod.sandbox)?;
     await_metric("plimsoll_disk_pressure 0", EVICTED)?;
+    node.expect_room()?;
     fs::remove_dir_all(FILLER)?;
     let ended = node.end(&[&many.pod], &[&bytes.pod]);
     drop(disk);
@@ -255,9 +259,9 @@ pub(crate) fn inodes_of_imagefs() -> Result<()> {
 }
 
 /// How many inodes a pod takes.
-const MANY: u32 = 3000;
+pub(crate) const MANY: u32 = 3000;
 
-fn make_files(directory: &Path, files: u32) -> Result<()> {
+pub(crate) fn make_files(directory: &Path, files: u32) -> Result<()> {
     fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     for number in 0..files {
         File::create(directory.join(number.to_string()))?;
@@ -294,6 +298,7 @@ pub(crate) fn limits_of_local_storage() -> Result<()> {
     over_container.await_eviction("Pod ephemeral local storage usage exceeds the total limit of containers 8Mi.")?;
     over_pod.await_eviction("Pod ephemeral local storage usage exceeds the total limit of containers 24Mi.")?;
     let mut killed = vec![&over_container.pod, &over_pod.pod, &over_volume.pod];
+    node.expect_room()?;
     let at = |pod: &&Pod| kills(pod, "begun").ok().and_then(|kills| number(kills.first()?, "at_ns").ok());
     killed.sort_by_key(at);
     ensure!(killed.iter().all(|pod| at(pod).is_some()), "{}", tail(&journal()?));

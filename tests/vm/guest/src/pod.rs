@@ -311,6 +311,11 @@ impl Pod {
     }
 }
 
+/// The cgroup of a pod's container, by systemd.
+pub(crate) fn container_cgroup(pod: &Pod, container: &str) -> Result<Cgroup> {
+    Cgroup::existing(&format!("{}/cri-containerd-{container}.scope", pod.path()))
+}
+
 /// A number in the form of a UID, the same for the same name.
 fn uid(name: &str) -> String {
     let number = name.bytes().fold(0_u64, |number, byte| number.wrapping_mul(257).wrapping_add(byte.into()));

@@ -7,10 +7,10 @@
 use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
-    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_gone_tests,
-    node_holding_tests, node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests, node_storage_tests,
-    node_surroundings_tests, node_tests, pods_tests, process_tests, running_kubelet_tests, scenarios,
-    scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
+    hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_fault_tests,
+    node_gone_tests, node_holding_tests, node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests,
+    node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests, running_kubelet_tests,
+    scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
     surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
@@ -274,6 +274,7 @@ const TESTS: &[Test] = &[
     ),
     on(Machine::Node, "node-pods-show-what-the-runtime-says", node_pods_tests::what_the_runtime_says, 300),
     on(Machine::Node, "node-split-layout", node_split_tests::split_layout, 600),
+    on(Machine::Node, "node-inodes-of-containerfs", node_split_tests::inodes_of_containerfs, 600),
     on(Machine::Node, "node-limits-of-local-storage", node_storage_tests::limits_of_local_storage, 500),
     on(Machine::Node, "node-soft-memory", node_signal_tests::soft_threshold_has_its_grace_period, 300),
     on(
@@ -295,6 +296,12 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-dry-run-replays-alike", node_surroundings_tests::dry_run_replays_alike, 300),
     on(Machine::Node, "node-oom-scores", node_surroundings_tests::oom_scores_are_the_kubelets, 300),
     on(Machine::Node, "node-evicts-by-the-last-facts", node_surroundings_tests::by_the_last_facts, 400),
+    on(Machine::Node, "node-core-dies-at-each-step", node_fault_tests::core_dies_at_each_step, 900),
+    on(Machine::Node, "node-pod-is-gone-before-its-kill", node_fault_tests::pod_is_gone_before_its_kill, 300),
+    on(Machine::Node, "node-victim-waits-uninterruptibly", node_fault_tests::victim_waits_uninterruptibly, 300),
+    on(Machine::Node, "node-files-of-the-victim-stay", node_fault_tests::files_of_the_victim_stay, 300),
+    on(Machine::Node, "node-clock-is-stepped", node_fault_tests::clock_is_stepped, 300),
+    on(Machine::Node, "node-state-directory-can-only-be-read", node_fault_tests::state_directory_can_only_be_read, 300),
 ];
 
 #[derive(clap::Args)]
