@@ -8,11 +8,11 @@ use anyhow::Context as _;
 use plimsoll_config::{Configuration, Taint};
 use plimsoll_inventory::Source;
 use plimsoll_kube::{Right, SERVICE_ACCOUNT, client, dial_to, list, missing_rights};
-use plimsoll_report::text::printable;
 use rustix::io::Errno;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::{Row, row};
+use super::pod_facts::UNREAD;
+use super::{Row, bounded, row};
 use crate::services::{ClusterSettings, Listed, PodReader, facts_of, node_name};
 
 /// For the look-up of a name, the connection and all answers together.
@@ -49,6 +49,7 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
     let access = access.ok_or_else(|| anyhow::anyhow!("none is configured"))?;
     let (node, taints) = (node_name(configuration)?, cluster.taint != Taint::None);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let deadline = Instant::now() + LIMIT;
     let asked = async {
         // A resolver waits for as long as it likes, in a thread that ends with this process.
         let (access, address) = tokio::task::spawn_blocking(move || {
@@ -60,13 +61,16 @@ fn answer(configuration: &Configuration, account: Option<Result<OwnedFd, Errno>>
         let (client, _) = client(access, dial_to(address));
         let missing =
             missing_rights(&client, &node, taints).await.map_err(|why| anyhow::anyhow!("{address}: {why}"))?;
-        let pods = list(&client, &node).await.map_err(anyhow::Error::from);
-        let pods = pods.and_then(|list| facts_of(list.as_bytes(), &mut PodReader::default()));
-        let pods = pods.map_err(|error| format!("{error:#}"));
+        // What it answered of rights is kept where this takes too long.
+        let pods = match timeout_at(deadline, list(&client, &node)).await {
+            Ok(Ok(list)) => facts_of(list.as_bytes(), &mut PodReader::default()).map_err(|error| error.to_string()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {LIMIT:?}")),
+        };
         Ok(Answer { address: address.to_string(), node, missing, pods })
     };
     // The clock of a time limit is the runtime's.
-    let answer = runtime.block_on(async { timeout(LIMIT, asked).await });
+    let answer = runtime.block_on(async { timeout_at(deadline, asked).await });
     runtime.shutdown_background();
     answer.unwrap_or_else(|_| anyhow::bail!("it does not answer within {LIMIT:?}"))
 }
@@ -75,20 +79,31 @@ pub(super) fn cluster_row(facts: &ClusterFacts) -> Row {
     let name = "API server";
     let Answer { address, node, missing, pods } = match facts {
         Ok(answer) => answer,
-        Err(why) => return row(name, false, printable(why), Source::ApiServer.lost()),
+        Err(why) => return row(name, false, bounded(why), Source::ApiServer.lost()),
     };
-    let (may, advice) = match (&missing[..], pods) {
-        ([], Ok(_)) => ("the agent may do all that it needs there".to_owned(), String::new()),
-        ([], Err(why)) => (format!("it does not list the pods: {why}"), Source::ApiServer.lost().to_owned()),
-        // Where the list is refused, the right to it is among those that are missing.
-        (missing, _) => {
-            let rights: Vec<_> = missing.iter().map(ToString::to_string).collect();
-            let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
-            let advice = format!("{}: give it the rights of CONFIGURATION.md", lost.join("; "));
-            (format!("the agent may not {}", rights.join(", ")), advice)
+    let (mut troubles, mut advice) = (Vec::new(), Vec::new());
+    if !missing.is_empty() {
+        let rights: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        troubles.push(format!("the agent may not {}", rights.join(", ")));
+        let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
+        advice.push(format!("{}: give it the rights of CONFIGURATION.md", lost.join("; ")));
+    }
+    match pods {
+        Ok(Listed { first_error: None, .. }) => {}
+        Ok(Listed { first_error: Some(error), unread, .. }) => {
+            troubles.push(format!("of the pods that it lists {unread} cannot be read; line {error}"));
+            advice.push(UNREAD.to_owned());
         }
-    };
-    row(name, advice.is_empty(), printable(&format!("{address}, for the node {node}: {may}")), &advice)
+        Err(why) => {
+            troubles.push(format!("it does not list the pods: {why}"));
+            advice.push(Source::ApiServer.lost().to_owned());
+        }
+    }
+    if troubles.is_empty() {
+        troubles.push("the agent may do all that it needs there".to_owned());
+    }
+    let found = format!("{address}, for the node {node}: {}", troubles.join("; "));
+    row(name, advice.is_empty(), bounded(&found), &advice.join("; "))
 }
 
 #[cfg(test)]
@@ -118,6 +133,10 @@ mod tests {
         let rights = Right::all().iter().collect::<Vec<_>>();
         let Row { found, advice, .. } = cluster_row(&answer(rights, Err("403".into())));
         assert!(found.contains("may not list pods, watch pods, patch pods/status"), "{found}");
+        assert!(found.ends_with("; it does not list the pods: 403"), "{found}");
         assert!(advice.contains("evictions have no events; "), "{advice}");
+        let listed = facts_of(br#"{"items": [{"metadata": {"uid": 7}}]}"#, &mut PodReader::default());
+        let Row { found, advice, .. } = cluster_row(&answer(Vec::new(), Ok(listed.expect("it is a list"))));
+        assert!(found.contains("of the pods that it lists 1 cannot be read; line ") && advice == UNREAD, "{found}");
     }
 }

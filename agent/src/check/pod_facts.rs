@@ -9,6 +9,9 @@ use super::{Row, row};
 use crate::confine::{Files, SERVICES};
 use crate::services::{Listed, PodFile, PodReader, at};
 
+/// What follows where a list of pods names one that cannot be read.
+pub(super) const UNREAD: &str = "a pod that cannot be read is never evicted";
+
 /// What reading the file gave.
 pub(super) struct PodFacts {
     path: String,
@@ -51,10 +54,9 @@ pub(super) fn pod_facts_row(PodFacts { path, read, is_tried }: &PodFacts) -> Row
                 format!("{} in {path}, as this user reads it", pods(listed)),
                 "whether the agent can read it is not known: run as root",
             ),
-            Some(error) => (
-                format!("{} in {path}, and {} cannot be read; line {error}", pods(listed), listed.unread),
-                "a pod that cannot be read is never evicted",
-            ),
+            Some(error) => {
+                (format!("{} in {path}, and {} cannot be read; line {error}", pods(listed), listed.unread), UNREAD)
+            }
         },
         Err(why) => (
             why.clone(),

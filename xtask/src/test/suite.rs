@@ -84,7 +84,7 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 26] = [
     ("node-pod-is-gone-before-its-kill", "cgroup-gone has the same without a containerd"),
     (
         "node-victim-waits-uninterruptibly",
-        "it waits for 36 s; uninterruptible-victim has the same without a containerd",
+        "it waits for 60 s; uninterruptible-victim has the same without a containerd",
     ),
     ("node-files-of-the-victim-stay", "meets-a-file-that-stays has the same without a containerd"),
     ("node-clock-is-stepped", "clock-stepped has the same without a containerd"),

@@ -190,6 +190,12 @@ pub(crate) fn kills(pod: &Pod, what: &str) -> Result<Vec<Value>> {
     Ok(lines()?.into_iter().filter(|line| line["cgroup"] == path && line["kill"] == what).collect())
 }
 
+/// Waits until the kill of a pod is reported: it kills first.
+pub(crate) fn await_begun(pod: &Pod) -> Result<()> {
+    wait_for("the kill is reported", PATIENCE, || Ok(!kills(pod, "begun")?.is_empty()))
+        .with_context(|| format!("of {}; {}", pod.name, logged()))
+}
+
 /// The first plan that evicts a pod.
 pub(crate) fn eviction_of(pod: &Pod) -> Result<Value> {
     let (path, mut found) = (pod.path(), None);
@@ -233,7 +239,7 @@ pub(crate) fn await_read(signals: &[&str]) -> Result<()> {
     for signal in signals {
         let mut found = None;
         wait_for(&format!("{signal} was read"), PATIENCE, || {
-            let (_, metrics) = agent::get(ADDRESS.into(), "/metrics")?;
+            let Ok((_, metrics)) = agent::get(ADDRESS.into(), "/metrics") else { return Ok(false) };
             let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
             found = value(&metrics, "timestamp", signal).zip(value(&metrics, "cost", signal));
             Ok(found.is_some_and(|(read, cost)| (now - 120.0..=now).contains(&read) && cost > 0.0 && cost < 10.0))

@@ -1,17 +1,17 @@
 //! What may go wrong while a pod that a containerd runs is evicted: the agent dies, the pod goes by itself, a process of it
 //! does not die, its files stay, the clock is stepped, and nothing can be written.
 
-use crate::agent::{self, DISORDER, PROGRAM, tail};
+use crate::agent::{self, DISORDER, NO_WATCHDOG, PROGRAM, tail};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::containerd;
 use crate::hog_tests::{Hog, guest, remove_leftovers};
 use crate::machine::{self, wait_for};
-use crate::node::{ADDRESS, Node, await_available, expect_dead, kills, lines, plans, threshold};
+use crate::node::{ADDRESS, Node, await_available, await_begun, expect_dead, kills, lines, plans, threshold};
 use crate::node_surroundings_tests::with_arguments;
 use crate::node_tests::{begun_kills, is_whole, logged};
 use crate::pod::{Class, Pod, container_cgroup};
-use crate::scenarios_of_death::{KILL_POINT, grown};
+use crate::scenarios_of_death::{CORES, KILL_POINT, LATE, grown};
 use crate::scene::{MIB, PATIENCE, held};
 use crate::suite::figure;
 use crate::systemd::{self, CONFIGURATION, UNIT, drop_in, journal, property, start_guest, systemctl, unit_of};
@@ -30,14 +30,10 @@ use std::time::Duration;
 const ROOM: u64 = 128;
 const GROWTH: u64 = 256;
 const USUAL: (i32, i64) = (0, 30);
-/// At how many steps one agent's cores die in turn: the supervisor waits longer before each next start.
-const CORES: usize = 4;
 /// Pods that may die without a step: a victim that is gone early enough needs no thaw, for one.
 const SPARE: usize = 3;
 /// What the agent and the containers take beside what is in use before them, in MiB.
 const AGENT: usize = 64;
-/// How long after a victim's death a step may still come.
-const LATE: Duration = Duration::from_secs(4);
 
 /// A pod that grows past the threshold once it is let go.
 fn growing(node: &mut Node, name: &str) -> Result<Pod> {
@@ -79,7 +75,7 @@ pub(crate) fn core_dies_at_each_step() -> Result<()> {
 /// One agent whose cores die at these steps in turn. Gives how many pods grew.
 fn cores_die_at(steps: &[&str]) -> Result<usize> {
     let mut node = Node::new()?;
-    let bystander = node.bystander()?;
+    let (bystander, oom_kills) = (node.bystander()?, machine::oom_kills()?);
     let pods = (0..steps.len() + SPARE).map(|number| node.pod(&format!("step-{number}"), Class::BestEffort, USUAL));
     let pods = pods.collect::<Result<Vec<_>>>()?;
     let size = (grown()? + AGENT).to_string();
@@ -123,6 +119,8 @@ fn cores_die_at(steps: &[&str]) -> Result<usize> {
     systemctl(&["stop", UNIT])?;
     let log = journal()?;
     ensure!(!log.contains(DISORDER), "{}", tail(&log));
+    let killed = machine::oom_kills()? - oom_kills;
+    ensure!(killed == 0, "the OOM killer fired {killed} times; {}", tail(&log));
     let grown = &pods[..pods.len() - left.len()];
     for (path, name) in begun_kills(&log) {
         ensure!(grown.iter().any(|pod| pod.path() == path), "{name} was killed; {}", tail(&log));
@@ -145,7 +143,7 @@ pub(crate) fn pod_is_gone_before_its_kill() -> Result<()> {
     let bystander = node.bystander()?;
     let [gone, next] = ["gone", "next-one"].map(|name| growing(&mut node, name));
     let (gone, next) = (gone?, next?);
-    with_arguments("", &format!("Environment={KILL_POINT}={STEP}:pause\n"))?;
+    with_arguments("", &format!("Environment={KILL_POINT}={STEP}:pause {NO_WATCHDOG}=1\n"))?;
     node.start_agent(&hard_threshold()?)?;
     gone.let_go()?;
     wait_for("the step is reached", PATIENCE, || has_reached(STEP)).with_context(logged)?;
@@ -158,10 +156,12 @@ pub(crate) fn pod_is_gone_before_its_kill() -> Result<()> {
     kill_process(core, Signal::CONT)?;
     wait_for("that nothing is left of it is reported", PATIENCE, || Ok(!kills(&gone, "emptied")?.is_empty()))
         .with_context(logged)?;
+    // Another one would be killed at the next sample.
+    thread::sleep(Duration::from_secs(2));
     is_whole(&next)?;
     next.let_go()?;
     expect_dead(&next)?;
-    wait_for("the kill is reported", PATIENCE, || Ok(!kills(&next, "begun")?.is_empty())).with_context(logged)?;
+    await_begun(&next)?;
     let killed = if kills(&gone, "begun")?.is_empty() { vec![&next] } else { vec![&gone, &next] };
     node.end(&killed, &[&bystander])
 }
@@ -180,15 +180,14 @@ pub(crate) fn victim_waits_uninterruptibly() -> Result<()> {
     let beside = Cgroup::create(&format!("{}/waits.scope", stuck.path()))?;
     // One answer after the other, each after three seconds.
     let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "12", "--hold", "60", "--cgroup"])
+        .args(["hog", "stuck", "--threads", "20", "--hold", "60", "--cgroup"])
         .arg(beside.path())
         .arg("--path")
         .arg(&device.device)
         .spawn()?;
     wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
     stuck.let_go()?;
-    let is_begun = |pod: &Pod| Ok(!kills(pod, "begun")?.is_empty());
-    wait_for("it is killed", PATIENCE, || is_begun(&stuck)).with_context(logged)?;
+    await_begun(&stuck)?;
     await_available(hard + ROOM / 2 * MIB)?;
     next.let_go()?;
     expect_dead(&next)?;
@@ -196,7 +195,8 @@ pub(crate) fn victim_waits_uninterruptibly() -> Result<()> {
     waiting.wait()?;
     expect_dead(&stuck)?;
     beside.remove()?;
-    wait_for("the next kill is reported", PATIENCE, || is_begun(&next)).with_context(logged)?;
+    await_begun(&next)?;
+    ensure!(kills(&next, "begun")?.len() == 1, "the next one was killed twice; {}", logged());
     // One that does not die is killed again.
     let [begun, reported] = ["begun", "stuck"].map(|what| kills(&stuck, what).map(|kills| kills.len()));
     let (begun, reported) = (begun?, reported?);
@@ -204,6 +204,7 @@ pub(crate) fn victim_waits_uninterruptibly() -> Result<()> {
     let of = |(path, _): &(String, String)| [&stuck, &next].into_iter().find(|pod| pod.path() == *path);
     let killed = begun_kills(&journal()?).iter().map(of).collect::<Option<Vec<_>>>();
     let killed = killed.with_context(|| format!("another one was killed; {}", logged()))?;
+    ensure!(killed.first().is_some_and(|pod| pod.name == stuck.name), "the next one was killed first; {}", logged());
     node.end(&killed, &[&bystander])
 }
 
@@ -211,8 +212,7 @@ pub(crate) fn victim_waits_uninterruptibly() -> Result<()> {
 /// that grows is.
 pub(crate) fn files_of_the_victim_stay() -> Result<()> {
     let done = with_files_that_stay();
-    remove_leftovers()?;
-    done
+    done.and(remove_leftovers())
 }
 
 fn with_files_that_stay() -> Result<()> {
@@ -245,11 +245,11 @@ fn with_files_that_stay() -> Result<()> {
     is_whole(&next)?;
     next.let_go()?;
     expect_dead(&next)?;
-    wait_for("the kill is reported", PATIENCE, || Ok(!kills(&next, "begun")?.is_empty())).with_context(logged)?;
+    await_begun(&next)?;
     node.end(&[&writer, &next], &[&bystander])
 }
 
-/// The clock is stepped by a day ahead and two days back while pods run: each pod that grows after that is evicted as ever.
+/// The clock is stepped to a day ahead and then to two days back while pods run: each pod that grows after that is evicted as ever.
 pub(crate) fn clock_is_stepped() -> Result<()> {
     let mut node = Node::new()?;
     let bystander = node.bystander()?;
@@ -270,8 +270,8 @@ pub(crate) fn clock_is_stepped() -> Result<()> {
     let again = Timespec { tv_sec: before.tv_sec + passed, tv_nsec: before.tv_nsec };
     clock_settime(ClockId::Realtime, again).context("cannot set the clock again")?;
     stepped?;
-    let is_reported = || Ok(!kills(&back, "begun")?.is_empty());
-    wait_for("both kills are reported", PATIENCE, is_reported).with_context(logged)?;
+    await_begun(&ahead)?;
+    await_begun(&back)?;
     node.end(&[&ahead, &back], &[&bystander])
 }
 
@@ -283,8 +283,9 @@ pub(crate) fn state_directory_can_only_be_read() -> Result<()> {
     fs::create_dir_all(STATE)?;
     mount("none", STATE, "tmpfs", MountFlags::RDONLY, c"")?;
     let done = with_state_in_memory();
-    unmount(STATE, UnmountFlags::empty())?;
-    done
+    // An agent that was not ended yet has it open.
+    let unmounted = unmount(STATE, UnmountFlags::DETACH).context("cannot unmount the state directory");
+    done.and(unmounted)
 }
 
 fn with_state_in_memory() -> Result<()> {
@@ -300,6 +301,6 @@ fn with_state_in_memory() -> Result<()> {
     ensure!(is_said, "the log does not say that it can only be read; {}", logged());
     pod.let_go()?;
     expect_dead(&pod)?;
-    wait_for("the kill is reported", PATIENCE, || Ok(!kills(&pod, "begun")?.is_empty())).with_context(logged)?;
+    await_begun(&pod)?;
     node.end(&[&pod], &[&bystander])
 }

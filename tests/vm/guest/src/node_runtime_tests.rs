@@ -7,7 +7,7 @@ use crate::containerd::{self, Driver};
 use crate::cri::Client;
 use crate::hog_tests::Hog;
 use crate::machine::{named, wait_for};
-use crate::node::{Node, await_available, expect_dead, kills, lines, number, plans, threshold};
+use crate::node::{Node, await_available, await_begun, expect_dead, kills, lines, number, plans, threshold};
 use crate::node_surroundings_tests::with_arguments;
 use crate::node_tests::{is_whole, logged};
 use crate::pod::{Class, Pod, SIGTERM_SENT, container_cgroup};
@@ -75,12 +75,13 @@ pub(crate) fn soft_victims_end_in_order() -> Result<()> {
     wait_for("the container was sent SIGTERM", PATIENCE, || Ok(sent.exists())).with_context(logged)?;
     is_whole(&stubborn)?;
     expect_dead(&stubborn)?;
-    wait_for("the kill is reported", PATIENCE, || Ok(!kills(&stubborn, "begun")?.is_empty())).with_context(logged)?;
+    await_begun(&stubborn)?;
     let [asked, killed] = ["asked", "begun"].map(|what| kills(&stubborn, what).and_then(|it| number(&it[0], "at_ns")));
     let had = Duration::from_nanos(killed? - asked?);
     kill_process(containerd, Signal::CONT)?;
     let expected = Duration::from_secs(SHORT)..Duration::from_secs(SHORT + 2);
     ensure!(expected.contains(&had), "it had {had:?}");
+    node.expect_room()?;
     node.end(&[&stubborn], &[&bystander])
 }
 

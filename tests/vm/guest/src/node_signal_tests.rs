@@ -4,8 +4,8 @@
 use crate::cgroup::Cgroup;
 use crate::machine::{self, KernelLog, KernelSetting, named, wait_for};
 use crate::node::{
-    Breathing, CRITICAL, Node, acting, await_available, await_metric, await_read, eviction_of, expect_dead, kills,
-    number, plans, threshold,
+    Breathing, CRITICAL, Node, acting, await_available, await_begun, await_metric, await_read, eviction_of,
+    expect_dead, kills, number, plans, threshold,
 };
 use crate::node_tests::{begun_kills, is_whole, logged};
 use crate::pod::{Class, Pod, SIGTERM_SENT, container_cgroup};
@@ -102,7 +102,7 @@ pub(crate) fn soft_victims_have_the_lesser_grace() -> Result<()> {
         wait_for("the container was sent SIGTERM", PATIENCE, || Ok(sent.exists())).with_context(logged)?;
         expect_dead(pod)?;
         await_available(soft + ROOM / 2 * MIB)?;
-        wait_for("the kill is reported", PATIENCE, || Ok(!kills(pod, "begun")?.is_empty())).with_context(logged)?;
+        await_begun(pod)?;
         let asked = kills(pod, "asked")?;
         ensure!(asked.len() == 1, "{} was asked to terminate {} times", pod.name, asked.len());
         let message = asked[0]["message"].as_str().unwrap_or_default();

@@ -27,9 +27,9 @@ pub(crate) fn grown() -> Result<usize> {
 /// Hogs that may be met without a step: a victim that is gone early enough needs no thaw, for one.
 pub(crate) const TRIES: usize = 5;
 /// How long after a victim's death a step may still come.
-const LATE: Duration = Duration::from_secs(4);
+pub(crate) const LATE: Duration = Duration::from_secs(4);
 /// At how many steps one agent's cores die in turn: the supervisor waits longer before each next start.
-const CORES: usize = 4;
+pub(crate) const CORES: usize = 4;
 
 pub(crate) fn core() -> Result<()> {
     kill_points("core")

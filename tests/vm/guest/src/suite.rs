@@ -298,7 +298,10 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-evicts-by-the-last-facts", node_surroundings_tests::by_the_last_facts, 400),
     on(Machine::Node, "node-core-dies-at-each-step", node_fault_tests::core_dies_at_each_step, 900),
     on(Machine::Node, "node-pod-is-gone-before-its-kill", node_fault_tests::pod_is_gone_before_its_kill, 300),
-    on(Machine::Node, "node-victim-waits-uninterruptibly", node_fault_tests::victim_waits_uninterruptibly, 300),
+    Test {
+        needs: &[NULL_BLOCK],
+        ..on(Machine::Node, "node-victim-waits-uninterruptibly", node_fault_tests::victim_waits_uninterruptibly, 300)
+    },
     on(Machine::Node, "node-files-of-the-victim-stay", node_fault_tests::files_of_the_victim_stay, 300),
     on(Machine::Node, "node-clock-is-stepped", node_fault_tests::clock_is_stepped, 300),
     on(Machine::Node, "node-state-directory-can-only-be-read", node_fault_tests::state_directory_can_only_be_read, 300),
