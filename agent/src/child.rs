@@ -9,13 +9,13 @@ use rustix::process::{Pid, getppid};
 use crate::options::Options;
 use crate::{inherit, inherited_config};
 
-/// The arguments that the core, the reporter, `services` and the scanner have in common.
+/// The arguments that the core, the reporter, `services`, the scanner and the broker have in common.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChildArguments {
     #[command(flatten)]
     pub(crate) options: Options,
-    /// The socket by which queues are handed over: those of a core to the reporter, and the way to a core to services
-    /// and the scanner.
+    /// The socket by which queues are handed over: those of a core to the reporter, and the way to a core to services,
+    /// the scanner and the broker.
     #[arg(long)]
     queues: i32,
     /// The configuration as the supervisor read it.

@@ -1,5 +1,5 @@
-//! What keeps the processes that read what others write, the reporter, `services` and the scanner, from the rest of the
-//! machine: for each a user of its own with no capability, or the one that it needs, Landlock for files, and a filter
+//! What keeps the processes that read what others write, the reporter, `services`, the scanner and the broker, from the rest of
+//! the machine: for each a user of its own with no capability, or the one that it needs, Landlock for files, and a filter
 //! of system calls for all the rest.
 //!
 //! In this order: what a process needs is opened while it is still root, [`Part::confine`] before it starts a thread,
@@ -44,6 +44,9 @@ pub(crate) const SERVICES: Part = Part { name: "the process services", id: 65525
 /// Nothing on the machine belongs to its user. Volumes of pods belong to any.
 pub(crate) const SCANNER: Part =
     Part { name: "the scanner", id: 65524, capabilities: &[capabilities::DAC_READ_SEARCH] };
+
+/// The same. It has what a connection to the container runtime is worth, and no file.
+pub(crate) const BROKER: Part = Part { name: "the broker", id: 65523, capabilities: &[] };
 
 /// What a part needs until it has its own user: to take it, and to give it the directory of a trace or of the journal.
 pub(crate) const CAPABILITIES: [Capability; 3] = [capabilities::SETUID, capabilities::SETGID, capabilities::CHOWN];

@@ -1,5 +1,5 @@
-//! What code that an attacker runs in the reporter or in `services` would try, for a test: compiled only with the feature
-//! `fault-injection`.
+//! What code that an attacker runs in the reporter, in `services` or in the broker would try, for a test: compiled only with the
+//! feature `fault-injection`.
 
 mod attempts;
 mod call;
@@ -16,6 +16,7 @@ use libc::c_int;
 /// hostile: NAME: ERRNO`, where 0 is success.
 pub(crate) const REPORTER: &str = "PLIMSOLL_HOSTILE_REPORTER";
 pub(crate) const SERVICES: &str = "PLIMSOLL_HOSTILE_SERVICES";
+pub(crate) const BROKER: &str = "PLIMSOLL_HOSTILE_BROKER";
 
 /// What is attacked.
 struct Target {

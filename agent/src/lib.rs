@@ -1,15 +1,17 @@
 //! `plimsoll`: sees memory pressure the moment it happens, and evicts the right workload before the OOM killer kills
 //! another process.
 //!
-//! One binary, five processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
+//! One binary, six processes. `plimsoll run` is the supervisor; it starts the core, which senses, decides and acts
 //! and must never stall, the reporter, which logs and serves metrics and may, and, where that is configured, `services`,
-//! which reads what is known of pods, and the scanner, which measures what they take of disks.
+//! which reads what is known of pods, the scanner, which measures what they take of disks, and the broker, which has the
+//! container runtime do no more than the core ordered.
 
 #![deny(unsafe_code)]
 // On another system the program prints that and ends: `main.rs`.
 #![cfg(target_os = "linux")]
 
 mod acting;
+mod broker;
 mod check;
 mod child;
 mod cluster_cleanup;
@@ -101,6 +103,9 @@ enum Command {
     /// Measure what pods take of disks, and send the core that. Started by `run`.
     #[command(hide = true)]
     Scanner(child::ChildArguments),
+    /// Pass what services asks the container runtime on, as far as the core ordered it. Started by `run`.
+    #[command(hide = true)]
+    Broker(child::ChildArguments),
 }
 
 /// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
@@ -138,6 +143,7 @@ pub fn main() -> ExitCode {
         Command::Reporter(arguments) => reporter::main(&arguments).map(|()| 0),
         Command::Services(arguments) => services::main(&arguments),
         Command::Scanner(arguments) => scanner::main(&arguments),
+        Command::Broker(arguments) => broker::main(&arguments).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

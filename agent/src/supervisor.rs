@@ -1,12 +1,12 @@
-//! `plimsoll run`: starts the core, the reporter, `services` and the scanner, and starts them again when they die.
+//! `plimsoll run`: starts the core, the reporter, `services`, the scanner and the broker, and starts them again when they die.
 //!
 //! Small and locked in memory, so that it can do its one duty however short memory is: when the core has ended, what it
 //! froze is thawed and what it stopped is continued at once, before a new core is started.
 
 mod api_server;
 mod following;
+mod linked;
 mod runtime_sockets;
-mod scanner;
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -46,8 +46,8 @@ use crate::state_directory::StateDirectory;
 use crate::undo::undo_all;
 use crate::watchdog::Watchdog;
 use api_server::ApiServer;
+use linked::Linked;
 use runtime_sockets::RuntimeSockets;
-use scanner::Scanner;
 
 /// The pause before a process is started again; it doubles,
 const PAUSE: Duration = Duration::from_millis(100);
@@ -149,8 +149,9 @@ struct Supervisor {
     reporter: ChildProcess,
     /// Absent where it has nothing to do.
     services: Option<ChildProcess>,
-    /// The same.
-    scanner: Option<Scanner>,
+    /// The same of these.
+    scanner: Option<Linked>,
+    broker: Option<Linked>,
     observes_disks: bool,
     /// Processes that were killed and left, and have not ended yet.
     left: Vec<Child>,
@@ -313,7 +314,8 @@ impl Supervisor {
             core: ChildProcess::new("core"),
             reporter: ChildProcess::new("reporter"),
             services: needs_services.then(|| ChildProcess::new("services")),
-            scanner: Scanner::of(&configuration),
+            scanner: Linked::scanner(&configuration),
+            broker: Linked::broker(&configuration),
             observes_disks,
             left: Vec::new(),
             cores: 0,
@@ -368,8 +370,10 @@ impl Supervisor {
                     services.again();
                 }
             }
-            if self.scanner.as_mut().map_or(Ok(false), Scanner::follow)? {
-                self.scanner = None;
+            for linked in [&mut self.scanner, &mut self.broker] {
+                if linked.as_mut().map_or(Ok(false), Linked::follow)? {
+                    *linked = None;
+                }
             }
             self.left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         }
@@ -387,18 +391,19 @@ impl Supervisor {
 
     /// Ends all but the core. The reporter is the last one: it reports what others still send.
     fn stop_others(&mut self) {
-        let scanner = self.scanner.as_mut().and_then(Scanner::stop);
+        let scanner = self.scanner.as_mut().and_then(Linked::stop);
+        let broker = self.broker.as_mut().and_then(Linked::stop);
         let services = self.services.as_mut().and_then(|services| services.stop_or_leave(SERVICES_GRACE));
         let reporter = self.reporter.stop_or_leave(REPORTER_GRACE);
-        let left = [scanner, services, reporter].into_iter().flatten();
+        let left = [scanner, broker, services, reporter].into_iter().flatten();
         self.left.extend(left.inspect(|child| tracing::warn!("process {} is killed and does not end", child.id())));
     }
 
     /// Waits for a signal, for the queues of a new core, for a request of `services`, or for the next start.
     fn wait(&mut self) -> anyhow::Result<()> {
         let services = self.services.as_ref().and_then(|services| services.due);
-        let scanner = self.scanner.as_ref().and_then(Scanner::due);
-        let due = [self.core.due, self.reporter.due, services, scanner].into_iter().flatten().min();
+        let linked = [&self.scanner, &self.broker].map(|linked| linked.as_ref().and_then(Linked::due));
+        let due = [self.core.due, self.reporter.due, services].into_iter().chain(linked).flatten().min();
         let due = due.map(|due| due.saturating_duration_since(Instant::now()));
         // Until its pause is over, what `services` asks for wakes nothing.
         let pause = self.to_services.as_ref().map(|_| self.runtime_sockets.pause()).filter(|pause| !pause.is_zero());
@@ -414,7 +419,7 @@ impl Supervisor {
         }
         self.take_queues();
         if let Some(services) = &self.to_services {
-            self.runtime_sockets.answer(services);
+            self.runtime_sockets.answer(services, self.broker.as_ref().and_then(Linked::socket));
         }
         let mut bytes = [0; 64];
         while self.signals.read(&mut bytes).is_ok_and(|length| length == bytes.len()) {}
@@ -493,6 +498,10 @@ impl Supervisor {
             scanner.start_due(|| self.command("scanner"));
             self.scanner = Some(scanner);
         }
+        if let Some(mut broker) = self.broker.take() {
+            broker.start_due(|| self.command("broker"));
+            self.broker = Some(broker);
+        }
         if self.core.due.is_some_and(|due| due <= now) {
             // The core's alone.
             fcntl_setfd(&self.reporter_restarted, FdFlags::empty())?;
@@ -556,6 +565,11 @@ impl Supervisor {
             fcntl_setfd(core, FdFlags::empty())?;
             command.arg("--storage").arg(core.as_raw_fd().to_string());
         }
+        let orders = self.broker.as_ref().filter(|_| has_facts).map(|_| handover::messages_pair()).transpose()?;
+        if let Some((core, _)) = &orders {
+            fcntl_setfd(core, FdFlags::empty())?;
+            command.arg("--broker").arg(core.as_raw_fd().to_string());
+        }
         let node_services = self.node_services();
         if let Some(way) = &node_services {
             fcntl_setfd(way, FdFlags::empty())?;
@@ -564,6 +578,9 @@ impl Supervisor {
         let from_core = launch(&mut self.core, command, |ends| ends)?;
         if let Some((scanner, (_, way))) = self.scanner.as_mut().zip(storage) {
             scanner.set_core(way);
+        }
+        if let Some((broker, (_, way))) = self.broker.as_mut().zip(orders) {
+            broker.set_core(way);
         }
         self.from_core = Some(from_core);
         self.facts = facts.map(|(_, services)| services);
@@ -586,7 +603,7 @@ impl Supervisor {
         started.inspect_err(|error| tracing::warn!(%error, "the kubelet and the container runtime are not found")).ok()
     }
 
-    /// Changes the level of the log, if a signal asked for it: of this process, and of the reporter.
+    /// Changes the level of the log, if a signal asked for it: of this process, and of those that have one.
     fn set_log_level(&mut self) {
         for (asked, level, signal) in [
             (&self.asked.debug, Some(LogLevel::Debug), Signal::USR1),
@@ -597,7 +614,8 @@ impl Supervisor {
                 self.options.log_level = level;
                 self.log.set_level(self.options.log_level());
                 let services = self.services.as_ref().and_then(|services| services.child.as_ref());
-                for child in self.reporter.child.iter().chain(services) {
+                let broker = self.broker.as_ref().and_then(|broker| broker.process.child.as_ref());
+                for child in self.reporter.child.iter().chain(services).chain(broker) {
                     let _ = kill_process(Pid::from_child(child), signal);
                 }
             }

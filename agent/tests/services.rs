@@ -1,15 +1,21 @@
 //! `services` as a process, behind its filter of system calls: it asks for a connection to the container runtime, lists pods
-//! over the one that it is handed, and sends their names; and it goes on without the directory of a list of pods.
+//! over the one that it is handed, and sends their names; and it goes on without the directory of a list of pods. And the broker,
+//! which is between it and the runtime.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use plimsoll_cri::{ContainerId, Dial, Limits, Runtime};
+use plimsoll_inventory::{CORE_MESSAGE, CoreMessage, StopOrder};
+use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
 use plimsoll_report::{NAME_MESSAGE, NameMessage, PodNames};
 use plimsoll_state::handover;
@@ -18,6 +24,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
 const UID: &str = "01234567-89ab-cdef-0123-456789abcdee";
+const CONTAINER: &str = "abababababababababababababababababababababababababababababababab";
 
 /// A frame of HTTP/2 (RFC 9113, section 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -51,18 +58,26 @@ fn answer(stream: u32, message: &[u8]) -> Vec<u8> {
     frames.into_iter().flat_map(|(kind, flags, payload)| frame(kind, flags, stream, &payload)).collect()
 }
 
-/// A runtime with one pod and one container: reads frames, and answers the requests in their order.
-fn serve(mut stream: UnixStream) {
+/// A runtime with one pod and one container, as it answers when it is asked for its version, pods and containers.
+fn lists() -> [Vec<u8>; 3] {
+    let version = [field(2, b"fake"), field(3, b"1"), field(4, b"v1")].concat();
+    let metadata = [field(1, b"web"), field(2, UID.as_bytes()), field(3, b"default")].concat();
+    let sandbox = [field(1, b"sandbox"), field(2, &metadata)].concat();
+    // It runs.
+    let state = [6 << 3, 1];
+    let container =
+        [&field(1, CONTAINER.as_bytes())[..], &field(2, b"sandbox"), &field(3, &field(1, b"main")), &state].concat();
+    [version, field(1, &sandbox), field(1, &container)]
+}
+
+/// Reads frames, and answers the requests in their order with these messages.
+fn serve(mut stream: UnixStream, answers: &[Vec<u8>]) {
     const SETTINGS: u8 = 4;
     const ACKNOWLEDGED: u8 = 1;
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).expect("it begins");
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).expect("it reads");
-    let version = [field(2, b"fake"), field(3, b"1"), field(4, b"v1")].concat();
-    let metadata = [field(1, b"web"), field(2, UID.as_bytes()), field(3, b"default")].concat();
-    let sandbox = [field(1, b"sandbox"), field(2, &metadata)].concat();
-    let container = [field(1, "ab".repeat(32).as_bytes()), field(2, b"sandbox"), field(3, &field(1, b"main"))].concat();
-    let mut answers = [version, field(1, &sandbox), field(1, &container)].into_iter();
+    let mut answers = answers.iter();
     let mut head = [0; 9];
     while stream.read_exact(&mut head).is_ok() {
         let [high, middle, low, kind, flags, stream_number @ ..] = head;
@@ -74,8 +89,8 @@ fn serve(mut stream: UnixStream) {
             }
             // The data of a request, with its end.
             0 if flags & 1 != 0 => {
-                let message = answers.next().expect("three calls");
-                stream.write_all(&answer(u32::from_be_bytes(stream_number), &message)).expect("it reads");
+                let message = answers.next().expect("no more calls");
+                stream.write_all(&answer(u32::from_be_bytes(stream_number), message)).expect("it reads");
             }
             _ => {}
         }
@@ -114,9 +129,9 @@ fn names_come_over_a_connection_that_was_handed_in() {
     let (stream, peer) = UnixStream::pair().expect("sockets");
     stream.set_nonblocking(true).expect("it is ours");
     handover::send_runtime(&supervisor, 0, &Ok(stream.into())).expect("room");
-    let server = std::thread::spawn(move || serve(peer));
+    let server = std::thread::spawn(move || serve(peer, &lists()));
     let mut pod = PodNames::new(Uid::of(UID), "default", "web");
-    pod.add_container(&"ab".repeat(32), "main");
+    pod.add_container(CONTAINER, "main");
     for expected in [NameMessage::Begin, NameMessage::Pod(pod), NameMessage::Complete] {
         assert_eq!(receive(&names), expected.encode(&mut [0; NAME_MESSAGE]), "{expected:?}");
     }
@@ -126,6 +141,59 @@ fn names_come_over_a_connection_that_was_handed_in() {
     let mut log = String::new();
     child.stdout.take().expect("it is piped").read_to_string(&mut log).expect("it has ended");
     assert!(log.contains("the container runtime names 1 pod"), "{log}");
+}
+
+/// What the core orders reaches the broker by a way of its own: what `services` asks for passes with that alone.
+#[test]
+fn the_broker_passes_on_what_was_ordered_and_nothing_else() {
+    let (supervisor, its): (UnixDatagram, UnixDatagram) = handover::pair().expect("sockets");
+    fcntl_setfd(&its, FdFlags::empty()).expect("it is ours");
+    let mut command = Command::new(std::env::var_os("CARGO_BIN_EXE_plimsoll").expect("cargo sets it"));
+    command.args(["broker", "--queues"]).arg(its.as_raw_fd().to_string());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    drop(its);
+    let (core, way) = handover::messages_pair().expect("sockets");
+    handover::send_core(&supervisor, &way).expect("room");
+    drop(way);
+    let [version, pods, containers] = lists();
+    // Before a change passes, it is looked up what that is about.
+    let refused = vec![version, pods, containers];
+    let passed = [&refused[..], &[Vec::new()]].concat();
+    let connect = |answers: Vec<Vec<u8>>| {
+        let [(runtime, peer), (near, far)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
+        for stream in [&runtime, &near, &far] {
+            stream.set_nonblocking(true).expect("it is ours");
+        }
+        handover::send_connection(&supervisor, &runtime, &far).expect("room");
+        (near, std::thread::spawn(move || serve(peer, &answers)))
+    };
+    let [(first, first_served), (second, second_served)] = [refused, passed].map(connect);
+    // A connection on which something was refused is not used again.
+    let streams = Mutex::new(vec![second, first]);
+    let dial = Dial::by(move |_: &Path| {
+        let next = streams.lock().expect("no panic").pop();
+        async move { tokio::net::UnixStream::from_std(next.ok_or(std::io::ErrorKind::NotConnected)?) }
+    });
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    tokio.block_on(async {
+        let mut client = Runtime::at("/nowhere", Limits::default()).through(dial);
+        let container = ContainerId::try_from(CONTAINER.to_owned()).expect("an id");
+        let error = client.stop_container(&container, Duration::ZERO).await.expect_err("nothing was ordered");
+        assert!(error.to_string().contains("PermissionDenied"), "{error}");
+        let until = monotonic().after(Duration::from_mins(1));
+        let order = CoreMessage::Stop(StopOrder { uid: Uid::of(UID), grace_seconds: 0, until });
+        let mut buffer = [0; CORE_MESSAGE];
+        rustix::net::send(&core, order.encode(&mut buffer), rustix::net::SendFlags::NOSIGNAL).expect("room");
+        client.stop_container(&container, Duration::ZERO).await.expect("it was ordered");
+    });
+    drop(tokio);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it is ours").success());
+    for served in [first_served, second_served] {
+        served.join().expect("its peer has ended");
+    }
+    let log = line_with(&lines_of(&mut child), "what is refused");
+    assert!(log.contains("StopContainer"), "{log}");
 }
 
 /// The lines of a log, as they come.

@@ -14,9 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use plimsoll_dial::EndedByDrop;
 use plimsoll_units::Bytes;
 use std::path::Path;
+use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
+
+/// What HTTP names a server by; a socket has no name.
+pub(crate) const ORIGIN: &str = "http://localhost";
 
 /// The calls, all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,25 @@ pub enum Call {
 }
 
 impl Call {
-    const fn path(self) -> &'static str {
+    /// All of them.
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Version,
+        Self::ListPodSandbox,
+        Self::ListContainers,
+        Self::Status,
+        Self::ContainerStatus,
+        Self::ListContainerStats,
+        Self::StopContainer,
+        Self::RemoveContainer,
+        Self::UpdateContainerResources,
+        Self::StopPodSandbox,
+        Self::RemovePodSandbox,
+        Self::ListImages,
+        Self::RemoveImage,
+        Self::ImageFsInfo,
+    ];
+
+    pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::Version => "/runtime.v1.RuntimeService/Version",
             Self::ListPodSandbox => "/runtime.v1.RuntimeService/ListPodSandbox",
@@ -127,17 +149,30 @@ impl Connection {
     pub(crate) async fn open(socket: &Path, dial: &Dial) -> Result<Self, Error> {
         let stream =
             dial.connect(socket).await.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(EndedByDrop(stream)))
+        let (connection, driver) = Self::over(stream)
             .await
             .map_err(|error| Error::NotCri { socket: socket.to_owned(), why: error.to_string() })?;
         // Its errors are also those of the call that is under way.
-        tokio::spawn(connection);
-        Ok(Self(Sender(sender)))
+        tokio::spawn(driver);
+        Ok(connection)
+    }
+
+    /// Over a stream to a runtime, with what has to be polled for it, and ends with it.
+    pub(crate) async fn over(
+        stream: UnixStream,
+    ) -> hyper::Result<(Self, impl Future<Output = hyper::Result<()>> + Send)> {
+        let (sender, driver) = http2::handshake(TokioExecutor::new(), TokioIo::new(EndedByDrop(stream))).await?;
+        Ok((Self(Sender(sender)), driver))
     }
 
     /// Whether the other side has closed it, as far as was noticed.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.0.is_closed()
+    }
+
+    /// Sends a request as it is, and gives the answer as it comes.
+    pub(crate) async fn send(&mut self, request: http::Request<Body>) -> hyper::Result<http::Response<Incoming>> {
+        self.0.0.send_request(request).await
     }
 
     /// Sends a request and waits for the answer, of at most this size.
@@ -146,7 +181,7 @@ impl Connection {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let origin = Uri::from_static("http://localhost");
+        let origin = Uri::from_static(ORIGIN);
         let most = usize::try_from(most.0).unwrap_or(usize::MAX);
         let mut client = tonic::client::Grpc::with_origin(self.0.clone(), origin).max_decoding_message_size(most);
         client.ready().await.map_err(|error| Status::from_error(error.into()))?;

@@ -105,6 +105,16 @@ impl Rules<'_> {
     /// The kubelet's default of [`Rules::min_age`] (`SetDefaults_KubeletConfiguration`).
     pub const MIN_AGE: Duration = Duration::from_mins(2);
 
+    /// Why an image is kept whatever its age.
+    pub fn keep(&self, image: &Image, in_use: &InUse) -> Option<Kept> {
+        let kept = [
+            (image.is_pinned, Kept::Pinned),
+            (in_use.has(image), Kept::InUse),
+            (self.never_removes(image), Kept::Never),
+        ];
+        kept.into_iter().find_map(|(is_kept, why)| is_kept.then_some(why))
+    }
+
     fn never_removes(&self, image: &Image) -> bool {
         let names = image.tags.iter().chain(&image.digests).map(String::as_str).chain([image.id.as_str()]);
         names.flat_map(forms).any(|name| self.never.iter().any(|pattern| pattern.matches(name)))
@@ -165,14 +175,7 @@ pub fn assess<'a>(
     let kept_alone = |image: &Image| {
         let seen = history.0.get(&image.id);
         let is_new = seen.is_none_or(|seen| now.since(seen.first) < rules.min_age);
-        [
-            (image.is_pinned, Kept::Pinned),
-            (in_use.has(image), Kept::InUse),
-            (rules.never_removes(image), Kept::Never),
-            (is_new, Kept::New),
-        ]
-        .into_iter()
-        .find_map(|(is_kept, why)| is_kept.then_some(why))
+        rules.keep(image, in_use).or(is_new.then_some(Kept::New))
     };
     // Removal is by id: what keeps one entry keeps all of that id.
     let mut by_id: BTreeMap<&ImageId, Option<Kept>> = BTreeMap::new();

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broker;
 mod collect;
 mod connection;
 mod dead;
@@ -34,10 +35,12 @@ mod id;
 mod images;
 mod in_use;
 mod listed;
+mod request;
 mod runtime;
 mod sockets;
 mod stop;
 
+pub use broker::{Change, Guard, Listed, pass};
 pub use collect::{Collect, Collected, Collector};
 pub use connection::{Call, Limits, Version};
 pub use dead::{Dead, dead_containers, dead_sandboxes};

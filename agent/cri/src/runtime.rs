@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::id::{ContainerId, ImageId, SandboxId};
 use crate::in_use::InUse;
 use crate::listed::{Container, ContainerStatus, FileSystems, Image, Sandbox, WritableLayer, each};
-use crate::proto;
+use crate::{proto, request};
 use core::time::Duration;
 use plimsoll_units::Bytes;
 use std::error::Error as _;
@@ -165,18 +165,17 @@ impl Runtime {
     /// one. The grace period is in whole seconds, rounded up. It takes the grace period and [`Limits::change`] at most. No
     /// preStop hook runs: that is the kubelet's. One that was stopped before, or is gone, is no error.
     pub async fn stop_container(&mut self, id: &ContainerId, grace: Duration) -> Result<(), Error> {
-        let seconds = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0));
-        let timeout = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let request = proto::StopContainerRequest { container_id: id.as_str().to_owned(), timeout };
-        let limit = self.limits.change.saturating_add(Duration::from_secs(seconds));
+        let request = request::stop_container(id, grace);
+        let limit = self.limits.change.saturating_add(Duration::from_secs(request::whole_seconds(grace)));
         self.call(Call::StopContainer, request, limit, Limits::ONE).await.map(|proto::StopContainerResponse {}| ())
     }
 
     /// Removes a container, its writable layer and what the runtime keeps of it; one that runs is killed. One that is gone
     /// is no error.
     pub async fn remove_container(&mut self, id: &ContainerId) -> Result<(), Error> {
-        let request = proto::RemoveContainerRequest { container_id: id.as_str().to_owned() };
-        self.change(Call::RemoveContainer, request).await.map(|proto::RemoveContainerResponse {}| ())
+        self.change(Call::RemoveContainer, request::remove_container(id))
+            .await
+            .map(|proto::RemoveContainerResponse {}| ())
     }
 
     /// Sets memory.high of a container, in bytes, and nothing else of it: the runtime keeps all other resources as it has
@@ -184,31 +183,26 @@ impl Runtime {
     /// systemd takes it back with the next change. The kernel rounds it down to whole pages. That it is below what the pod
     /// may take is for the caller to see to.
     pub async fn set_memory_high(&mut self, id: &ContainerId, high: Bytes) -> Result<(), Error> {
-        let unified = [("memory.high".to_owned(), high.0.to_string())].into();
-        let linux = Some(proto::LinuxContainerResources { unified });
-        let request = proto::UpdateContainerResourcesRequest { container_id: id.as_str().to_owned(), linux };
-        let call = Call::UpdateContainerResources;
+        let (call, request) = (Call::UpdateContainerResources, request::set_memory_high(id, high));
         self.change(call, request).await.map(|proto::UpdateContainerResourcesResponse {}| ())
     }
 
     /// Kills what runs in a sandbox and gives its network back. Due before it is removed. One that is gone is no error.
     pub async fn stop_sandbox(&mut self, id: &SandboxId) -> Result<(), Error> {
-        let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.as_str().to_owned() };
-        self.change(Call::StopPodSandbox, request).await.map(|proto::StopPodSandboxResponse {}| ())
+        self.change(Call::StopPodSandbox, request::stop_sandbox(id)).await.map(|proto::StopPodSandboxResponse {}| ())
     }
 
     /// Removes a sandbox and all containers in it, killing those that run. One that is gone is no error.
     pub async fn remove_sandbox(&mut self, id: &SandboxId) -> Result<(), Error> {
-        let request = proto::RemovePodSandboxRequest { pod_sandbox_id: id.as_str().to_owned() };
-        self.change(Call::RemovePodSandbox, request).await.map(|proto::RemovePodSandboxResponse {}| ())
+        self.change(Call::RemovePodSandbox, request::remove_sandbox(id))
+            .await
+            .map(|proto::RemovePodSandboxResponse {}| ())
     }
 
     /// Removes an image with all its tags. The runtime refuses nothing: neither a pinned image, nor one that a container
     /// uses ([`assess`](crate::assess)). One that is gone is no error.
     pub async fn remove_image(&mut self, id: &ImageId) -> Result<(), Error> {
-        let image = proto::ImageSpec { image: id.as_str().to_owned(), ..proto::ImageSpec::default() };
-        let request = proto::RemoveImageRequest { image: Some(image) };
-        self.change(Call::RemoveImage, request).await.map(|proto::RemoveImageResponse {}| ())
+        self.change(Call::RemoveImage, request::remove_image(id)).await.map(|proto::RemoveImageResponse {}| ())
     }
 
     async fn list<Q, A>(&mut self, call: Call, request: Q) -> Result<A, Error>

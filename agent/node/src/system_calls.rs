@@ -205,6 +205,11 @@ pub fn filter_scanner() -> Result<(), NodeError> {
     allow(scanner()?)
 }
 
+/// Refuses every thread of this process, for good, all but what its log takes, and sockets that are open or handed to it.
+pub fn filter_broker() -> Result<(), NodeError> {
+    allow(common([].iter())?)
+}
+
 fn allow(rules: Rules) -> Result<(), NodeError> {
     have_no_clone3()?;
     install(rules, refusal(Errno::PERM), SeccompAction::Allow)
@@ -457,6 +462,27 @@ mod tests {
             ours.flush().expect("it is open");
             // The core would be sent nothing by those that are started after it.
             assert!(is_refused(ours.shutdown(Shutdown::Both)));
+            assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
+        });
+    }
+
+    #[test]
+    fn a_broker_talks_by_sockets_that_are_open_and_opens_and_connects_nothing() {
+        alone("a_broker_talks_by_sockets_that_are_open_and_opens_and_connects_nothing", || {
+            let place = tempfile::tempdir().expect("a directory");
+            let socket = place.path().join("socket");
+            let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+            let (mut ours, mut theirs) = UnixStream::pair().expect("sockets");
+            rustix::thread::set_no_new_privs(true).expect("always allowed");
+            filter_broker().expect("a filter");
+            ours.write_all(b"x").expect("it is open");
+            theirs.read_exact(&mut [0]).expect("it was sent");
+            assert!(is_refused(File::open("/proc/self/status")) && is_refused(std::fs::metadata(&socket)));
+            assert!(is_refused(UnixStream::connect(&socket)) && is_refused(TcpListener::bind("127.0.0.1:0")));
+            assert!(is_refused(UnixStream::pair()) && is_refused(Command::new("/bin/true").spawn()));
+            for number in REACHES {
+                assert!(is_refused(call(number, 0)), "{number}");
+            }
             assert_eq!(std::thread::spawn(|| 7).join().expect("threads start"), 7);
         });
     }

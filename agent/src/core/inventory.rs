@@ -91,6 +91,8 @@ pub(super) struct Thread {
     pub(super) pods: Option<PodSocket>,
     /// What the watching thread says of evictions and conditions.
     pub(super) messages: rtrb::Consumer<CoreMessage>,
+    /// By which the broker is sent orders.
+    pub(super) broker: Option<PodSocket>,
     /// By which the scanner sends what pods take of disks.
     pub(super) storage: Option<PodSocket>,
     /// Comes before [`Request::TakeOver`].

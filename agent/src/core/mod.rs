@@ -112,6 +112,9 @@ pub(crate) struct Arguments {
     /// The socket by which the scanner sends what pods take of disks.
     #[arg(long)]
     storage: Option<i32>,
+    /// The socket by which the broker is sent what services is ordered to have done.
+    #[arg(long, requires = "pods")]
+    broker: Option<i32>,
     /// The configured state directory, which can only be read; state is kept in another one.
     #[arg(long)]
     read_only_state: Option<PathBuf>,
@@ -128,8 +131,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let mut start = StartParts::default();
     let parent = open_parent(arguments.child.supervisor)?;
     let [socket, reporter_restarted] = [arguments.child.socket()?, reporter_restarts(arguments.reporter_restarted)?];
-    let [pods, storage, node_services] =
-        [arguments.pods, arguments.storage, arguments.node_services].map(|way| way.map(inherit::take));
+    let [pods, storage, broker, node_services] = ways(arguments)?;
     let heart = Heart::attach(inherit::take(arguments.heartbeat)?, inherit::take(arguments.alarm)?)?;
     let (queue, slow_queue) = queues(&socket)?;
     let term = term_descriptor()?;
@@ -178,11 +180,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         left: past.as_mut().map(|past| std::mem::take(&mut past.left)).unwrap_or_default(),
         reporter_restarted,
         switches: switches(&configuration),
-        node_services: inventory::NodeServices::new(node_services.transpose()?),
+        node_services: inventory::NodeServices::new(node_services),
         following: inventory::Following::new(relief_mode(&configuration)),
-        pods: pods.transpose()?.map(inventory::PodSocket::new),
+        pods: pods.map(inventory::PodSocket::new),
+        broker: broker.map(inventory::PodSocket::new),
         messages,
-        storage: storage.transpose()?.map(inventory::PodSocket::new),
+        storage: storage.map(inventory::PodSocket::new),
         taken_over,
         turns: slow.is_some_and(|slow| slow <= OFTEN),
         has_events,
@@ -231,6 +234,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// The ways from `services`, from the scanner, to the broker, and to what finds the kubelet and container runtimes.
+fn ways(arguments: &Arguments) -> anyhow::Result<[Option<OwnedFd>; 4]> {
+    let Arguments { pods, storage, broker, node_services, .. } = *arguments;
+    let take = |number: Option<i32>| number.map(inherit::take).transpose();
+    Ok([take(pods)?, take(storage)?, take(broker)?, take(node_services)?])
 }
 
 /// What is readable when the reporter is new. The one that runs already was sent nothing yet and reads all of the queues:

@@ -1,6 +1,6 @@
 //! Going on with what another kubelet is configured with.
 
-use super::{CORE_GRACE, ChildProcess, Scanner, Supervisor, log_warnings};
+use super::{CORE_GRACE, ChildProcess, Linked, Supervisor, log_warnings};
 use crate::inherited_config::InheritedConfig;
 use crate::running_kubelet::Changed;
 use crate::services;
@@ -31,7 +31,7 @@ impl Supervisor {
         self.observes_disks = services::disks_are_configured(&configuration);
         let needs_services = self.observes_disks || services::knows_pods(&configuration);
         self.services = needs_services.then(|| ChildProcess::new("services"));
-        self.scanner = Scanner::of(&configuration);
+        (self.scanner, self.broker) = (Linked::scanner(&configuration), Linked::broker(&configuration));
         self.runtime_sockets.follow(&configuration);
         (self.core, self.reporter) = (ChildProcess::new("core"), ChildProcess::new("reporter"));
         self.configuration = configuration;

@@ -1,4 +1,5 @@
-//! Connects to the container runtime and to the API server for `services`, which may connect to nothing itself.
+//! Connects to the container runtime and to the API server for `services`, which may connect to nothing itself. A connection to
+//! the runtime is equivalent to root: the broker is handed it, and `services` one to the broker.
 //!
 //! A request is one byte: which of the sockets that the configuration names, or the API server. `services` is not
 //! trusted, so requests are taken at a bounded pace, and nothing here waits: where more connections wait at a socket
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use plimsoll_config::Configuration;
 use plimsoll_state::handover;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair, sockopt};
 
 use super::api_server::ApiServer;
 use crate::services;
@@ -51,8 +52,9 @@ impl RuntimeSockets {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Takes the next request, if there is one and its time has come, and answers it.
-    pub(super) fn answer(&mut self, services: &UnixDatagram) {
+    /// Takes the next request, if there is one and its time has come, and answers it; `broker`: by which that is handed
+    /// connections, while it runs.
+    pub(super) fn answer(&mut self, services: &UnixDatagram, broker: Option<&UnixDatagram>) {
         if !self.pause().is_zero() {
             return;
         }
@@ -65,7 +67,7 @@ impl RuntimeSockets {
         let connection = match (number, &self.api_server) {
             (handover::API_SERVER, Some(server)) => server.address().ok_or(Errno::HOSTUNREACH).and_then(begun),
             _ => match self.sockets.get(usize::from(number)) {
-                Some(path) => connected(path),
+                Some(path) => connected(path).and_then(|runtime| through(broker, &runtime)),
                 None => return,
             },
         };
@@ -87,6 +89,14 @@ fn begun(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// A connection to the broker, which has this one to the runtime: [`Errno::NOTCONN`] while there is none.
+fn through(broker: Option<&UnixDatagram>, runtime: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (of_services, of_broker) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    handover::send_connection(broker.ok_or(Errno::NOTCONN)?, runtime, &of_broker)?;
+    Ok(of_services)
+}
+
 /// A connection to the socket at this path, without waiting for one.
 fn connected(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -98,21 +108,29 @@ fn connected(path: &Path) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_state::handover::ForServices;
+    use plimsoll_state::handover::{ForBroker, ForServices};
     use rustix::net::{bind, listen};
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    fn ask(sockets: &mut RuntimeSockets, number: &[u8]) -> Result<ForServices, Errno> {
+    fn ask_by(
+        broker: Option<&UnixDatagram>,
+        sockets: &mut RuntimeSockets,
+        number: &[u8],
+    ) -> Result<ForServices, Errno> {
         let (ours, theirs) = handover::pair().expect("sockets");
         theirs.send(number).expect("room");
         sockets.due = Instant::now();
-        sockets.answer(&ours);
+        sockets.answer(&ours, broker);
         handover::receive_for_services(&theirs)
     }
 
+    fn ask(sockets: &mut RuntimeSockets, number: &[u8]) -> Result<ForServices, Errno> {
+        ask_by(None, sockets, number)
+    }
+
     #[test]
-    fn a_request_is_answered_with_a_connection_or_the_error_and_nothing_waits() {
+    fn the_broker_has_the_connection_to_the_runtime_and_services_one_to_the_broker() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let [runtime, none, full] = ["runtime", "none", "full"].map(|name| folder.path().join(name));
         let listener = UnixListener::bind(&runtime).expect("a socket");
@@ -125,12 +143,23 @@ mod tests {
         let too_long = folder.path().join("x".repeat(200));
         let mut sockets =
             RuntimeSockets { sockets: vec![runtime, none, full, too_long], api_server: None, due: Instant::now() };
-        let Ok(ForServices::Runtime { number: 0, connection: Ok(connection) }) = ask(&mut sockets, &[0]) else {
-            panic!("a connection")
+        let refused = ask(&mut sockets, &[0]);
+        let is_missing = matches!(refused, Ok(ForServices::Runtime { number: 0, connection: Err(Errno::NOTCONN) }));
+        assert!(is_missing, "without a broker there is no way to the runtime: {refused:?}");
+        let (to_broker, its) = handover::pair().expect("sockets");
+        let answer = ask_by(Some(&to_broker), &mut sockets, &[0]);
+        let Ok(ForServices::Runtime { number: 0, connection: Ok(connection) }) = answer else { panic!("{answer:?}") };
+        let Ok(ForBroker::Connection { runtime, services }) = handover::receive_for_broker(&its) else {
+            panic!("both ends")
         };
-        let (mut accepted, _) = listener.accept().expect("it was connected");
-        UnixStream::from(connection).write_all(b"x").expect("it is connected");
-        accepted.read_exact(&mut [0]).expect("it was sent");
+        // The first one was closed with its answer.
+        drop(listener.accept().expect("it was connected"));
+        let (accepted, _) = listener.accept().expect("it was connected");
+        for (from, mut to) in [(connection, UnixStream::from(services)), (runtime, accepted)] {
+            UnixStream::from(from).write_all(b"x").expect("it is connected");
+            to.set_nonblocking(false).expect("it is ours");
+            to.read_exact(&mut [0]).expect("it was sent");
+        }
         for (number, expected) in [(1, Errno::NOENT), (2, Errno::AGAIN), (3, Errno::NAMETOOLONG)] {
             let answer = ask(&mut sockets, &[number]);
             let Ok(ForServices::Runtime { number: of, connection: Err(errno) }) = answer else { panic!("{answer:?}") };
@@ -174,21 +203,21 @@ mod tests {
     fn requests_are_taken_with_pauses_and_what_is_none_counts_as_one() {
         let mut sockets = RuntimeSockets { sockets: vec!["/nowhere".into()], api_server: None, due: Instant::now() };
         let (ours, theirs) = handover::pair().expect("sockets");
-        sockets.answer(&ours);
+        sockets.answer(&ours, None);
         assert!(sockets.pause().is_zero(), "nothing was asked");
         for (request, answers) in [(&[0][..], true), (b"garbage", false)] {
             theirs.send(request).expect("room");
             theirs.send(request).expect("room");
             let begun = Instant::now();
-            sockets.answer(&ours);
+            sockets.answer(&ours, None);
             assert_eq!(handover::receive_for_services(&theirs).is_ok(), answers);
             assert!(sockets.due >= begun + PAUSE);
             // However slow the machine is.
             sockets.due += Duration::from_mins(1);
-            sockets.answer(&ours);
+            sockets.answer(&ours, None);
             assert_eq!(handover::receive_for_services(&theirs).err(), Some(Errno::AGAIN), "its time has not come");
             sockets.due = Instant::now();
-            sockets.answer(&ours);
+            sockets.answer(&ours, None);
             assert_eq!(handover::receive_for_services(&theirs).is_ok(), answers, "its time has come");
             sockets.due = Instant::now();
         }

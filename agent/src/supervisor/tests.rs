@@ -1,6 +1,6 @@
 use super::*;
 use plimsoll_config::LogFormat;
-use plimsoll_state::handover::ForServices;
+use plimsoll_state::handover::{ForBroker, ForServices};
 use std::os::unix::net::UnixListener;
 use tracing::level_filters::LevelFilter;
 
@@ -46,6 +46,7 @@ fn supervisor(configuration: Configuration, api_server: Option<ApiServer>) -> Su
         reporter: ChildProcess::new("reporter"),
         services: None,
         scanner: None,
+        broker: None,
         observes_disks: false,
         left: Vec::new(),
         cores: 0,
@@ -68,17 +69,21 @@ fn after_another_configuration_the_runtime_is_where_that_says_and_the_api_server
     let mut supervisor = supervisor(configuration(&before), Some(address.into()));
     let (options, read) = (Options::default(), Snapshot::default());
     supervisor.go_on_with(Changed { options, configuration: configuration(&after), read });
-    let (ours, theirs) = handover::pair().expect("sockets");
+    let [(ours, theirs), (broker, of_broker)] = [(); 2].map(|()| handover::pair().expect("sockets"));
     let mut ask = |number| {
         theirs.send(&[number]).expect("room");
         std::thread::sleep(supervisor.runtime_sockets.pause());
-        supervisor.runtime_sockets.answer(&ours);
+        supervisor.runtime_sockets.answer(&ours, Some(&broker));
         match handover::receive_for_services(&theirs) {
             Ok(ForServices::Runtime { connection: Ok(connection), .. }) => connection,
             other => panic!("{other:?}"),
         }
     };
-    let runtime = UnixStream::from(ask(0)).peer_addr().expect("it is connected");
+    ask(0);
+    let Ok(ForBroker::Connection { runtime, .. }) = handover::receive_for_broker(&of_broker) else {
+        panic!("a connection")
+    };
+    let runtime = UnixStream::from(runtime).peer_addr().expect("it is connected");
     assert_eq!(runtime.as_pathname(), Some(after.as_path()));
     assert_eq!(std::net::TcpStream::from(ask(handover::API_SERVER)).peer_addr().expect("it is connected"), address);
 }
@@ -101,7 +106,7 @@ fn the_unit_is_always_started_again_after_a_pause_that_grows() {
 fn the_unit_allows_the_end_the_time_that_it_may_take() {
     let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
     let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
-    let most = CORE_GRACE + scanner::GRACE + SERVICES_GRACE + REPORTER_GRACE + 3 * KILLED_GRACE + LAST_LINES;
+    let most = CORE_GRACE + 2 * linked::GRACE + SERVICES_GRACE + REPORTER_GRACE + 4 * KILLED_GRACE + LAST_LINES;
     assert!(most < Duration::from_secs(seconds), "systemd kills it after {seconds} s, and it may take {most:?}");
 }
 

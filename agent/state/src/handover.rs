@@ -1,6 +1,7 @@
 //! Hands descriptors over to another process through a socket, because it may live already when they are made: the queues
 //! of a core, and a descriptor of the core, to the process that reads them; to `services`, which may connect to nothing, the
-//! ways to the core and to the reporter, and connections to the container runtime and to the API server.
+//! ways to the core and to the reporter, and connections to the broker and to the API server; to the broker those to the
+//! container runtime.
 
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
@@ -50,6 +51,20 @@ pub enum ForServices {
     },
 }
 
+/// What the broker is handed.
+#[derive(Debug)]
+pub enum ForBroker {
+    /// The way from a new core.
+    Core(OwnedFd),
+    /// Both ends of what it is between.
+    Connection {
+        /// A connection to a container runtime.
+        runtime: OwnedFd,
+        /// The end of a connection that `services` has the other end of.
+        services: OwnedFd,
+    },
+}
+
 /// The number by which `services` asks for a connection to the API server; lower ones are those of runtimes' sockets.
 pub const API_SERVER: u8 = 0xff;
 
@@ -58,6 +73,7 @@ const QUEUES: u8 = 0;
 const CORE: u8 = 1;
 const NAMES: u8 = 2;
 const RUNTIME: u8 = 3;
+const CONNECTION: u8 = 4;
 /// The longest message, in bytes: that of a connection has the number and, where there is none, the kernel's error.
 const TEXT: usize = 6;
 /// Descriptors in a message.
@@ -80,7 +96,7 @@ pub fn send(socket: impl AsFd, handover: &Handover) -> Result<(), Errno> {
     send_all(socket, &[QUEUES], &all)
 }
 
-/// Sends `services` the way to a core, as [`send`] does.
+/// Sends `services`, the scanner or the broker the way to a core, as [`send`] does.
 pub fn send_core(socket: impl AsFd, way: impl AsFd) -> Result<(), Errno> {
     send_all(socket, &[CORE], &[way.as_fd()])
 }
@@ -88,6 +104,11 @@ pub fn send_core(socket: impl AsFd, way: impl AsFd) -> Result<(), Errno> {
 /// Sends `services` or the reporter its end of the way of names, as [`send`] does.
 pub fn send_names(socket: impl AsFd, way: impl AsFd) -> Result<(), Errno> {
     send_all(socket, &[NAMES], &[way.as_fd()])
+}
+
+/// Sends the broker both ends of what it is between, as [`send`] does.
+pub fn send_connection(socket: impl AsFd, runtime: impl AsFd, services: impl AsFd) -> Result<(), Errno> {
+    send_all(socket, &[CONNECTION], &[runtime.as_fd(), services.as_fd()])
 }
 
 /// Answers a request of `services`, as [`send`] does.
@@ -163,6 +184,16 @@ pub fn receive_for_services(socket: impl AsFd) -> Result<ForServices, Errno> {
             };
             Ok(ForServices::Runtime { number, connection })
         }
+        _ => Err(Errno::BADMSG),
+    }
+}
+
+/// The same of what is for the broker.
+pub fn receive_for_broker(socket: impl AsFd) -> Result<ForBroker, Errno> {
+    let (text, descriptors) = receive_all(socket)?;
+    match text[..] {
+        [CORE] => exactly(descriptors).map(|[way]| ForBroker::Core(way)),
+        [CONNECTION] => exactly(descriptors).map(|[runtime, services]| ForBroker::Connection { runtime, services }),
         _ => Err(Errno::BADMSG),
     }
 }
@@ -272,16 +303,40 @@ mod tests {
     }
 
     #[test]
+    fn the_broker_is_handed_both_ends_and_knows_which_is_which() {
+        let (ours, theirs) = pair().expect("sockets");
+        let [(runtime, of_runtime), (services, of_services)] = [(); 2].map(|()| messages_pair().expect("sockets"));
+        send_connection(&ours, &runtime, &services).expect("room");
+        let Ok(ForBroker::Connection { runtime, services }) = receive_for_broker(&theirs) else { panic!("both ends") };
+        for (end, other, text) in [(runtime, of_runtime, b"r"), (services, of_services, b"s")] {
+            rustix::net::send(&end, text, SendFlags::NOSIGNAL).expect("room");
+            let mut buffer = [0; 1];
+            assert_eq!(recv(&other, &mut buffer[..], RecvFlags::DONTWAIT).map(|(length, _)| length), Ok(1));
+            assert_eq!(&buffer, text);
+        }
+        send_core(&ours, &theirs).expect("room");
+        assert!(matches!(receive_for_broker(&theirs), Ok(ForBroker::Core(_))));
+    }
+
+    #[test]
     fn other_messages_are_refused() {
         let (ours, theirs) = pair().expect("sockets");
         let (way, _other) = messages_pair().expect("sockets");
-        let refused =
-            || [receive(&theirs).err(), receive_for_reporter(&theirs).err(), receive_for_services(&theirs).err()];
-        for bytes in [&b"x"[..], b"", b"longer than a byte", &[CORE], &[NAMES], &[RUNTIME, 0, 0, 0, 0, 0]] {
-            for _ in 0..3 {
+        let refused = || {
+            [
+                receive(&theirs).err(),
+                receive_for_reporter(&theirs).err(),
+                receive_for_services(&theirs).err(),
+                receive_for_broker(&theirs).err(),
+            ]
+        };
+        for bytes in
+            [&b"x"[..], b"", b"longer than a byte", &[CORE], &[NAMES], &[CONNECTION], &[RUNTIME, 0, 0, 0, 0, 0]]
+        {
+            for _ in 0..4 {
                 ours.send(bytes).expect("room");
             }
-            assert_eq!(refused(), [Some(Errno::BADMSG); 3], "{bytes:?}");
+            assert_eq!(refused(), [Some(Errno::BADMSG); 4], "{bytes:?}");
         }
         send_core(&ours, &way).expect("room");
         assert_eq!(receive_for_reporter(&theirs).err(), Some(Errno::BADMSG));

@@ -1,5 +1,6 @@
 //! The client against a runtime in the same process, and the rules over what is listed.
 
+mod broker;
 mod calls;
 mod collect;
 mod dead;

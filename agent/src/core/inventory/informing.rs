@@ -5,7 +5,7 @@ use plimsoll_inventory::{CoreMessage, RemovalError, RemovalResult};
 use plimsoll_node::clock::monotonic;
 
 use super::schedule::Schedule;
-use super::{News, PACE, Thread};
+use super::{News, PACE, PodSocket, Thread};
 
 impl Thread {
     /// Sends what is said of evictions and conditions. What cannot be sent is dropped: the watching thread says it again.
@@ -28,10 +28,17 @@ impl Thread {
     /// Sends the watching thread's order. Where that fails, it is the order's result.
     pub(super) fn send_removal(&mut self) {
         let Some(order) = self.handle.removal() else { return };
-        let sent = self.pods.as_ref().is_some_and(|socket| socket.send(&CoreMessage::Remove(order)).is_ok());
+        let sent = order_by(self.broker.as_ref(), self.pods.as_ref(), &CoreMessage::Remove(order));
         if !sent {
             self.outgoing.send(News::Removed(RemovalResult::failed(order.number, RemovalError::NotSent)));
             self.outgoing.publish();
         }
     }
+}
+
+/// Sends an order to `services`, and before that to the broker, which lets nothing pass that was not ordered. Gives whether it
+/// was sent; what the broker was not sent is refused there.
+pub(super) fn order_by(broker: Option<&PodSocket>, services: Option<&PodSocket>, order: &CoreMessage) -> bool {
+    let _ = broker.map(|broker| broker.send(order));
+    services.is_some_and(|services| services.send(order).is_ok())
 }

@@ -7,6 +7,7 @@ use plimsoll_inventory::{
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::{Bytes, MonotonicNs};
 
+use super::informing::order_by;
 use super::{News, Thread};
 use crate::record::{ContainerRecord, fitting};
 
@@ -16,7 +17,7 @@ const PLENTIFUL: u32 = 100;
 impl Thread {
     /// Does what is due about those that are throttled.
     pub(super) fn relieve(&mut self, now: MonotonicNs) {
-        let Self { inventory, outgoing, following, pods, handle, .. } = self;
+        let Self { inventory, outgoing, following, pods, broker, handle, .. } = self;
         let (root, pod_root) = (&inventory.config().root, &inventory.config().patterns.pods);
         if following.reliefs.mode() == ReliefMode::Report {
             return;
@@ -36,10 +37,10 @@ impl Thread {
                     let shadow = !handle.acts();
                     if shadow {
                         following.reliefs.only_said(id, now);
-                    } else if let Some(pods) = pods {
+                    } else {
                         let order = RelaxOrder { container: number, high: to, until: now.after(RAISED_WITHIN) };
                         // One that is not sent is not carried out, which is seen in time.
-                        let _ = pods.send(&CoreMessage::Relax(order));
+                        order_by(broker.as_ref(), pods.as_ref(), &CoreMessage::Relax(order));
                     }
                     outgoing.report(ContainerRecord::Raising { path: record_path, from, to, shadow, at });
                 }
@@ -62,9 +63,7 @@ impl Thread {
         let orders: Vec<_> = self.handle.stops().collect();
         self.inform();
         for order in orders {
-            if let Some(pods) = &self.pods {
-                let _ = pods.send(&CoreMessage::Stop(order));
-            }
+            order_by(self.broker.as_ref(), self.pods.as_ref(), &CoreMessage::Stop(order));
         }
     }
 }

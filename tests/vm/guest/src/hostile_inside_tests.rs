@@ -1,4 +1,4 @@
-//! What code that an attacker runs in the reporter or in `services` could do to the other processes and to the machine,
+//! What code that an attacker runs in the reporter, in `services` or in the broker could do to the other processes and to the machine,
 //! done from inside: a build for tests has the process try it.
 
 use crate::agent::{Settings, tail};
@@ -70,6 +70,9 @@ const SERVICES: Inside = Inside {
         _ => (REPORTER.expected)(name),
     },
 };
+
+const BROKER: Inside =
+    Inside { part: "broker", user: 65523, variable: "PLIMSOLL_HOSTILE_BROKER", expected: REPORTER.expected };
 
 /// What opens a file, to read it or to write it.
 const OPENED: [&str; 6] = ["read-", "write-", "empty-", "make-facts", "make-unnamed", "make-state"];
@@ -182,6 +185,12 @@ pub(crate) fn services_tries_to_become_root() -> Result<()> {
     let mut hog = Hog::start("anon", pod.container.path(), 256, &["--rate", "32", "--hold", "60"])?;
     scene.expect_killed(&mut hog, &pod.cgroup)?;
     scene.end()
+}
+
+/// The same of the broker, which is there where pods are known.
+pub(crate) fn broker_tries_to_become_root() -> Result<()> {
+    let place = Place::make()?;
+    BROKER.tries_all(&place, |settings| settings.pod_facts = Some(FACTS.into()))?.end()
 }
 
 impl Inside {

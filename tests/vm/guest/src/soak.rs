@@ -43,12 +43,13 @@ const PODS: u16 = 20;
 /// What is measured of the agent: a name, how, and by how much it may be more at the end.
 type Figure = (&'static str, fn(&Scene) -> Result<u64>, u64);
 
-const FIGURES: [Figure; 10] = [
+const FIGURES: [Figure; 11] = [
     ("supervisor-pss-kib", |scene| pss(scene.agent.pid()), 256),
     ("core-pss-kib", |scene| pss(scene.agent.part("core")?), 512),
     ("reporter-pss-kib", |scene| pss(scene.agent.part("reporter")?), 1024),
     ("services-pss-kib", |scene| pss(scene.agent.part("services")?), 1024),
     ("scanner-pss-kib", |scene| pss(scene.agent.part("scanner")?), 512),
+    ("broker-pss-kib", |scene| pss(scene.agent.part("broker")?), 512),
     ("kernel-memory-kib", kernel_memory, 256),
     // What the kernel reports of programs and maps that the agent has open.
     ("bpf-memory-kib", bpf_memory, 0),
@@ -203,9 +204,10 @@ fn kernel_memory(scene: &Scene) -> Result<u64> {
     Ok(fields.context("memory.stat has no kernel memory")? >> 10)
 }
 
-fn processes(scene: &Scene) -> Result<[u32; 5]> {
+fn processes(scene: &Scene) -> Result<[u32; 6]> {
     let part = |name| scene.agent.part(name);
-    Ok([scene.agent.pid(), part("core")?, part("reporter")?, part("services")?, part("scanner")?])
+    let (services, scanner, broker) = (part("services")?, part("scanner")?, part("broker")?);
+    Ok([scene.agent.pid(), part("core")?, part("reporter")?, services, scanner, broker])
 }
 
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {

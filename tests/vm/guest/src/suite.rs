@@ -202,6 +202,7 @@ const TESTS: &[Test] = &[
     test("hostile-container", hostile_owner_tests::container, 180, &[]),
     test("hostile-container-at-length", hostile_owner_tests::container_at_length, 300, &[]),
     test("meets-a-new-workload-among-many", hostile_tests::new_among_many, 180, &[]),
+    test("hostile-broker-tries-to-become-root", hostile_inside_tests::broker_tries_to_become_root, 180, &[]),
     test("hostile-reporter-tries-to-become-root", hostile_inside_tests::reporter_tries_to_become_root, 180, &[]),
     test("hostile-services-forge-facts", hostile_facts_tests::services_forges_facts, 180, &[]),
     test("hostile-services-try-to-become-root", hostile_inside_tests::services_tries_to_become_root, 180, &[]),

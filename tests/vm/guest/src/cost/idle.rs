@@ -260,8 +260,9 @@ fn part(process: u32) -> Result<String> {
 
 /// Waits until the agent knows all pods. It has all of its processes.
 fn all_processes_work(agent: &Agent, pods: u32) -> Result<()> {
-    agent.part("services")?;
-    agent.part("scanner")?;
+    for part in ["services", "scanner", "broker"] {
+        agent.part(part)?;
+    }
     let known = format!("{pods} pods are known");
     wait_for(&known, PATIENCE, || Ok(agent.text().contains(&known)))
         .with_context(|| format!("the log ends with: {}", crate::agent::tail(&agent.text())))

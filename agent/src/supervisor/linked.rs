@@ -1,4 +1,5 @@
-//! The scanner among the supervisor's processes: started where pods may be evicted for what they take of disks.
+//! Processes that have a way of their own to the newest core: the scanner, started where pods may be evicted for what they take
+//! of disks, and the broker, started where there is a container runtime that `services` may ask.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -9,30 +10,47 @@ use plimsoll_config::Configuration;
 use plimsoll_state::handover;
 
 use super::{ChildProcess, launch, launched_or_again};
-use crate::{scanner, services};
+use crate::{broker, scanner, services};
 
-/// How long it may take to end: it has nothing to finish.
+/// How long such a process may take to end: it has nothing to finish.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The process, and the ways to it and from it.
-pub(super) struct Scanner {
-    process: ChildProcess,
-    /// The way from it to the newest core.
+pub(super) struct Linked {
+    pub(super) process: ChildProcess,
+    /// What its end costs, for the log.
+    lost: &'static str,
+    /// The way between it and the newest core.
     core: Option<OwnedFd>,
     /// By which it gets that.
     socket: Option<UnixDatagram>,
 }
 
-impl Scanner {
-    /// Absent where it has nothing to do.
-    pub(super) fn of(configuration: &Configuration) -> Option<Self> {
-        let new = || Self { process: ChildProcess::new("scanner"), core: None, socket: None };
+impl Linked {
+    fn new(name: &'static str, lost: &'static str) -> Self {
+        Self { process: ChildProcess::new(name), lost, core: None, socket: None }
+    }
+
+    /// The scanner; absent where it has nothing to do.
+    pub(super) fn scanner(configuration: &Configuration) -> Option<Self> {
+        let new = || Self::new("scanner", "what it measured holds for a while");
         scanner::is_needed(configuration).then(new)
+    }
+
+    /// The broker; absent where it has nothing to do.
+    pub(super) fn broker(configuration: &Configuration) -> Option<Self> {
+        let new = || Self::new("broker", "services connects to the container runtime anew");
+        broker::is_needed(configuration).then(new)
     }
 
     /// When it is started.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.process.due
+    }
+
+    /// By which what it needs is handed to it, while it runs.
+    pub(super) const fn socket(&self) -> Option<&UnixDatagram> {
+        self.socket.as_ref()
     }
 
     /// Starts it by a command, if its time has come.
@@ -45,7 +63,7 @@ impl Scanner {
         }
     }
 
-    /// Has it send to a new core from now on.
+    /// Gives it the way to a new core from now on.
     pub(super) fn set_core(&mut self, core: OwnedFd) {
         self.core = Some(core);
         self.hand_on();
@@ -57,8 +75,8 @@ impl Scanner {
         if let Err(errno) = handover::send_core(socket, core) {
             // It would go on with the way to a core that has ended. Its successor gets the new one at its start.
             self.socket = None;
-            let _ = self.process.child.as_mut().map(std::process::Child::kill);
-            tracing::warn!("the scanner does not receive its way to the core and is killed: {errno}");
+            let _ = self.process.child.as_mut().map(Child::kill);
+            tracing::warn!("the {} does not receive its way to the core and is killed: {errno}", self.process.name);
         }
     }
 
@@ -69,7 +87,7 @@ impl Scanner {
         if status.code() == Some(services::NOTHING_TO_DO.into()) {
             return Ok(true);
         }
-        tracing::warn!(%status, "the scanner ended and is started again; what it measured holds for a while");
+        tracing::warn!(%status, "the {} ended and is started again; {}", self.process.name, self.lost);
         self.process.again();
         Ok(false)
     }
