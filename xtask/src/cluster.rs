@@ -14,8 +14,9 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 
 use crate::install::{self, Need};
-use crate::run;
+use crate::{kernels, run};
 use control_plane::ControlPlane;
+pub(crate) use node::KERNEL as NODE_KERNEL;
 
 /// The test beside a node in which a pod fills its memory, with the agent and without.
 pub(crate) const RACE: &str = "race::with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew";
@@ -35,6 +36,10 @@ enum Action {
         /// With a node: a virtual machine with containerd and a kubelet. It is booted once, saved, and restored from then on.
         #[arg(long)]
         node: bool,
+        /// The node's kernel, with systemd and containerd of the Debian suite that has it: a suite or a version. One of another
+        /// kernel than this is booted each time.
+        #[arg(long, requires = "node", default_value = NODE_KERNEL, value_parser = kernels::version)]
+        kernel: &'static str,
     },
     /// End all of it. What it stored is removed with the next start.
     Down,
@@ -50,8 +55,8 @@ enum Action {
 /// What has to be there before.
 pub(crate) fn needs(arguments: &Arguments) -> anyhow::Result<Vec<Need>> {
     let mut needs = vec![Need::Kubernetes];
-    if matches!(arguments.action, Action::Up { node: true }) {
-        needs.extend(node::needs()?);
+    if let Action::Up { node: true, kernel } = arguments.action {
+        needs.extend(node::needs(kernel)?);
     }
     Ok(needs)
 }
@@ -61,8 +66,8 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     install::all(&needs(arguments)?)?;
     let mut plane = ControlPlane::here();
     match &arguments.action {
-        Action::Up { node } => {
-            plane.up(*node)?;
+        Action::Up { node, kernel } => {
+            plane.up(node.then_some(*kernel))?;
             println!(
                 "the control plane of Kubernetes {} is ready; `cargo xtask cluster kubectl` reaches it, and so does\n  \
                  export KUBECONFIG={}",
@@ -86,8 +91,8 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// What [`beside`] needs.
-pub(crate) fn needs_beside(with_node: bool) -> anyhow::Result<Vec<Need>> {
-    needs(&Arguments { action: Action::Up { node: with_node } })
+pub(crate) fn needs_beside(node: Option<&'static str>) -> anyhow::Result<Vec<Need>> {
+    needs(&Arguments { action: Action::Up { node: node.is_some(), kernel: node.unwrap_or(NODE_KERNEL) } })
 }
 
 /// The tests in this file of a package, beside the cluster of this kubeconfig and with this program of Kubernetes. They find
@@ -100,15 +105,15 @@ pub(crate) fn tests(package: &str, file: &str, kubeconfig: &Path, program: &Path
     tests
 }
 
-/// Runs `work` beside a control plane of its own in this folder, and a node where that is asked for, with a kubeconfig that
-/// has every right. All of it ends before this returns, and with this process where that is killed; its logs stay.
+/// Runs `work` beside a control plane of its own in this folder, and a node with this kernel, with a kubeconfig that has every
+/// right. All of it ends before this returns, and with this process where that is killed; its logs stay.
 pub(crate) fn beside<T>(
     folder: PathBuf,
-    with_node: bool,
+    node: Option<&'static str>,
     work: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let mut plane = ControlPlane::guarded(folder)?;
-    plane.up(with_node)?;
+    plane.up(node)?;
     let done = work(&plane.kubeconfig());
     plane.end()?;
     done

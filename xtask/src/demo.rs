@@ -66,7 +66,7 @@ impl Arguments {
     /// What it needs: on this machine's own kernel, no machine.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         if self.cluster {
-            cluster_of_tests::needs_beside(true)
+            cluster_of_tests::needs_beside(Some(cluster_of_tests::NODE_KERNEL))
         } else if self.native {
             Ok([&install::EBPF[..], &install::PROGRAMS].concat())
         } else {

@@ -72,15 +72,20 @@ impl ControlPlane {
         Ok(all)
     }
 
-    /// Starts it, and the node where that is asked for, and waits until it is ready. Where it does not become ready, all
-    /// that was started is ended again.
-    pub(super) fn up(&mut self, with_node: bool) -> anyhow::Result<()> {
+    /// Starts it, and a node with this kernel where that is asked for, and waits until it is ready. Where it does not become
+    /// ready, all that was started is ended again.
+    pub(super) fn up(&mut self, node: Option<&str>) -> anyhow::Result<()> {
         let running = self.running()?;
         if !running.is_empty() {
             let names: Vec<&str> = running.iter().map(|process| &process.name[..]).collect();
             bail!("{} still run: end them with `cargo xtask cluster down`", names.join(", "));
         }
-        let started = if with_node { self.up_with_node() } else { self.boot(false) };
+        let started = match node {
+            None => self.boot(None),
+            Some(node::KERNEL) => self.up_with_node(),
+            // One of another kernel is used too rarely to be kept.
+            Some(kernel) => node::build().and_then(|()| self.boot_node(kernel)),
+        };
         if started.is_err() {
             self.down()?;
         }
@@ -96,7 +101,12 @@ impl ControlPlane {
         println!("no saved node is used, and one is booted: {error:#}");
         self.down()?;
         self.ports = own;
-        self.boot(true)?;
+        self.boot_node(node::KERNEL)
+    }
+
+    /// With a node that is booted.
+    fn boot_node(&self, kernel: &str) -> anyhow::Result<()> {
+        self.boot(Some(kernel))?;
         node::hand_over(&self.folder)
     }
 
@@ -115,7 +125,7 @@ impl ControlPlane {
     /// Boots a node, and saves it into this directory with what is here of the control plane.
     fn make(&self, folder: &Path) -> anyhow::Result<()> {
         let plane = Self { folder: self.folder.clone(), ports: self.ports, guard: Some(Guard::start()?) };
-        let made = plane.boot(true).and_then(|()| plane.save(folder));
+        let made = plane.boot(Some(node::KERNEL)).and_then(|()| plane.save(folder));
         plane.end()?;
         made
     }
@@ -139,7 +149,7 @@ impl ControlPlane {
         saved.bring(&self.folder)?;
         let mut running = Vec::new();
         // It reads its memory while the control plane starts.
-        self.start_node(Some(&saved.place()), &mut running)?;
+        self.start_node(node::KERNEL, Some(&saved.place()), &mut running)?;
         self.start(true, &mut running)?;
         let before = self.lease()?;
         let resume = || Monitor::connect(&node::monitor(&self.folder))?.resume();
@@ -197,13 +207,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts all of it with certificates of its own and nothing stored.
-    fn boot(&self, with_node: bool) -> anyhow::Result<()> {
+    /// Starts all of it with certificates of its own and nothing stored; `node`: the node's kernel.
+    fn boot(&self, node: Option<&str>) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.clear()?;
         self.certificates()?;
         let mut running = Vec::new();
-        self.start(with_node, &mut running)?;
+        self.start(node.is_some(), &mut running)?;
         // As kubeadm grants it: a kubelet asks whether the API server may have what it proxies.
         let role = ["--clusterrole=system:kubelet-api-admin", "--user=kube-apiserver-kubelet-client"];
         run::text(
@@ -212,9 +222,9 @@ impl ControlPlane {
         // The controllers make it: pods cannot be made before.
         let account = || self.ask(&["--namespace", "default", "get", "serviceaccount", "default"]);
         self.wait(&running, PATIENCE, "the controllers run", account)?;
-        if with_node {
+        if let Some(kernel) = node {
             println!("the control plane is ready; the node boots");
-            self.start_node(None, &mut running)?;
+            self.start_node(kernel, None, &mut running)?;
             self.wait_for_node(&running, NODE_PATIENCE, "")?;
             println!("the node is ready after {} s", begun.elapsed().as_secs());
         }
@@ -237,8 +247,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start_node(&self, saved: Option<&Path>, running: &mut Vec<Process>) -> anyhow::Result<()> {
-        self.add(Process::start(NODE, &self.folder, &mut node::command(&self.folder, saved)?)?, running)
+    fn start_node(&self, kernel: &str, saved: Option<&Path>, running: &mut Vec<Process>) -> anyhow::Result<()> {
+        self.add(Process::start(NODE, &self.folder, &mut node::command(&self.folder, kernel, saved)?)?, running)
     }
 
     /// Waits until the node is ready, and has renewed its lease: that is not `before`. etcd has an older word of both.

@@ -15,8 +15,8 @@ use crate::qemu::Processor;
 use crate::vm::Build;
 use crate::{run, tunnel};
 
-/// Its kernel, and what its root has of Debian beside systemd.
-pub(super) const KERNEL: &str = "6.12";
+/// Its kernel where none is asked for, with which it is saved, and what its root has of Debian beside systemd.
+pub(crate) const KERNEL: &str = "6.12";
 pub(super) const PACKAGES: [&str; 2] = ["containerd", "containernetworking-plugins"];
 /// A kubelet and a containerd take a quarter of a GiB, and pods are to have room.
 const MEMORY: &str = "3G";
@@ -29,9 +29,9 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// What it answers then.
 const READY: &str = "ready\n";
 
-/// What has to be there before.
-pub(super) fn needs() -> anyhow::Result<Vec<Need>> {
-    install::systemd_machines_with(&[KERNEL], &PACKAGES)
+/// What has to be there before it is booted with this kernel.
+pub(super) fn needs(kernel: &str) -> anyhow::Result<Vec<Need>> {
+    install::systemd_machines_with(&[kernel], &PACKAGES)
 }
 
 /// The socket by which the API server reaches the node.
@@ -49,11 +49,12 @@ pub(super) fn build() -> anyhow::Result<()> {
     BUILD.run(Processor::X86_64)
 }
 
-/// The command that boots it with the certificates of this folder, or restores the one that was saved, and ends with it.
-pub(super) fn command(folder: &Path, saved: Option<&Path>) -> anyhow::Result<Command> {
+/// The command that boots it with this kernel and the certificates of this folder, or restores the one that was saved, and ends
+/// with it.
+pub(super) fn command(folder: &Path, kernel: &str, saved: Option<&Path>) -> anyhow::Result<Command> {
     // This program, also where a build has put another one in its place since it was started.
     let mut command = Command::new("/proc/self/exe");
-    command.args(["vm", "--kernel", KERNEL, "--root", "systemd", "--memory", MEMORY, "--network", "--agent", "plain"]);
+    command.args(["vm", "--kernel", kernel, "--root", "systemd", "--memory", MEMORY, "--network", "--agent", "plain"]);
     command.args(["--timeout", &SECONDS.to_string()]);
     command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     command.arg("--disk").arg(disk()?).arg("--tunnel").arg(socket(folder)).arg("--monitor").arg(monitor(folder));

@@ -52,7 +52,7 @@ pub(super) fn run(svg: Option<&Path>) -> anyhow::Result<()> {
     let _ = fs::remove_file(&timelines);
     let program = kube::program()?;
     println!("a cluster with a node is started, and both races are run in it: ten minutes, emulated");
-    cluster::beside(place.join("cluster"), true, |kubeconfig| {
+    cluster::beside(place.join("cluster"), Some(cluster::NODE_KERNEL), |kubeconfig| {
         let mut test = cluster::tests("plimsoll-cluster-suite", "node", kubeconfig, &program);
         run::shown(test.env(TIMELINE, &timelines).args(["--", "--exact", cluster::RACE]))
     })?;

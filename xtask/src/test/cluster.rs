@@ -21,6 +21,10 @@ const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
 /// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are groups of their own: all together take hours.
 const OUTAGES: [&str; 5] = ["dry_run", "kill_switch", "outages", "removal", "upgrade"];
 const SIGNALS: [&str; 7] = ["allocatable", "disks", "figures", "many", "pids", "standard", "tokens"];
+/// The kernel of the suite whose containerd is 2.0 or later, and the modules that run beside it: of these the first one nowhere
+/// else, as a kubelet has user namespaces with that alone.
+pub(super) const NEWEST: &str = "7.2";
+const WITH_NEWEST: [&str; 3] = ["user_namespaces", "eviction", "shapes"];
 
 /// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
 /// compared (`tests/cluster/suite/tests/node/race.rs`).
@@ -28,7 +32,8 @@ const RATES: [(&str, &str); 3] = [("50 MiB/s", "50"), ("200 MiB/s", "200"), ("as
 const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
-    Ok([&install::EBPF[..], &cluster::needs_beside(!kernels.is_empty())?].concat())
+    let node = (!kernels.is_empty()).then_some(cluster::NODE_KERNEL);
+    Ok([&install::EBPF[..], &cluster::needs_beside(node)?].concat())
 }
 
 /// The tests beside a control plane, and one race beside a node where its kernel is booted.
@@ -36,7 +41,7 @@ pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let program = kube::program()?;
     // One of the packages has it in its program.
     build_ebpf::run(&build_ebpf::PROCESSORS)?;
-    cluster::beside(run::root().join(PLACE), false, |kubeconfig| {
+    cluster::beside(run::root().join(PLACE), None, |kubeconfig| {
         for (package, file) in BESIDE_A_CONTROL_PLANE {
             let mut tests = cluster::tests(package, file, kubeconfig, &program);
             report.tests(&format!("{package} {file}"), &mut tests)?;
@@ -47,33 +52,49 @@ pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
         report.not_run("a race beside a node", "its kernel was not asked for");
         return Ok(());
     }
-    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(cluster::NODE_KERNEL), |kubeconfig| {
         report.tests("a race beside a node", &mut race(kubeconfig, &program))
     })
 }
 
 /// What the tests beside a node need.
 pub(super) fn needs_with_node(_: &[&str]) -> anyhow::Result<Vec<Need>> {
-    cluster::needs_beside(true)
+    cluster::needs_beside(Some(cluster::NODE_KERNEL))
 }
 
-/// The tests beside a node but for [`signals`] and [`outages`].
+/// The same with the newest kernel.
+pub(super) fn needs_with_newest(_: &[&str]) -> anyhow::Result<Vec<Need>> {
+    cluster::needs_beside(Some(NEWEST))
+}
+
+/// The tests beside a node but for [`signals`] and [`outages`], and those that need a newer one.
 pub(super) fn evictions(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    beside_a_node_where(|module| !SIGNALS.contains(&module) && !OUTAGES.contains(&module), report)
+    let is_elsewhere =
+        |module: &str| SIGNALS.contains(&module) || OUTAGES.contains(&module) || WITH_NEWEST[0] == module;
+    beside_a_node_where(cluster::NODE_KERNEL, |module| !is_elsewhere(module), report)
+}
+
+/// A few of them beside the newest kernel and containerd.
+pub(super) fn with_newest(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(NEWEST, |module| WITH_NEWEST.contains(&module), report)
 }
 
 /// Those of other signals than memory and of the standard conditions, and those that wait long.
 pub(super) fn signals(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    beside_a_node_where(|module| SIGNALS.contains(&module), report)
+    beside_a_node_where(cluster::NODE_KERNEL, |module| SIGNALS.contains(&module), report)
 }
 
 /// Those in which the agent, the kubelet, the API server or what people do of them is not as usual.
 pub(super) fn outages(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    beside_a_node_where(|module| OUTAGES.contains(&module), report)
+    beside_a_node_where(cluster::NODE_KERNEL, |module| OUTAGES.contains(&module), report)
 }
 
-/// The tests beside a node in these modules.
-fn beside_a_node_where(is_asked: fn(&str) -> bool, report: &mut Report) -> anyhow::Result<()> {
+/// The tests in these modules beside a node with this kernel.
+fn beside_a_node_where(
+    kernel: &'static str,
+    is_asked: impl Fn(&str) -> bool,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let program = kube::program()?;
     // To list them no cluster is needed.
     let mut list = beside_a_node(Path::new(""), &program);
@@ -84,7 +105,7 @@ fn beside_a_node_where(is_asked: fn(&str) -> bool, report: &mut Report) -> anyho
     if names.is_empty() {
         return Ok(());
     }
-    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(kernel), |kubeconfig| {
         let mut tests = beside_a_node(kubeconfig, &program);
         report.tests_of("tests beside a node", tests.args(["--", "--exact"]).args(names))
     })
@@ -97,7 +118,7 @@ pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
         return Ok(());
     }
     let program = kube::program()?;
-    cluster::beside(run::root().join(PLACE_WITH_NODE), true, |kubeconfig| {
+    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(cluster::NODE_KERNEL), |kubeconfig| {
         for (name, rate) in left {
             let mut races = race(kubeconfig, &program);
             races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);

@@ -1,5 +1,5 @@
 //! The agent as it is installed on a real node, beside a kubelet: `cargo xtask test --long
-//! cluster-6.12 signals-6.12 outages-6.12` runs these.
+//! cluster-6.12 signals-6.12 outages-6.12 cluster-7.2` runs these.
 //!
 //! The node is a virtual machine with containerd and a kubelet, without hardware virtualisation, so that times are bounded
 //! generously, and what is asserted is what the API has in the end and in which order. There is one node: each test has it
@@ -33,6 +33,7 @@ mod timeline;
 mod tokens;
 mod turn;
 mod upgrade;
+mod user_namespaces;
 mod view;
 
 use std::time::Duration;
