@@ -4,6 +4,7 @@
 mod attempts;
 mod call;
 pub(crate) mod forging;
+pub(crate) mod ordering;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

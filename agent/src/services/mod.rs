@@ -106,6 +106,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let hostile = crate::hostile::open(crate::hostile::SERVICES)?;
     #[cfg(feature = "fault-injection")]
     crate::hostile::forging::prepare()?;
+    #[cfg(feature = "fault-injection")]
+    crate::hostile::ordering::prepare()?;
     let kept = kept.transpose().unwrap_or_else(|error| {
         troubles.push(format!("the journal is not kept: {error:#}"));
         None
@@ -209,6 +211,8 @@ async fn serve(
     });
     let (answered, mut answered_by_runtime) = mpsc::channel(1);
     let (dial, answers) = runtime::dial(Arc::clone(&socket), &sockets);
+    #[cfg(feature = "fault-injection")]
+    crate::hostile::ordering::attack(&sockets, &dial)?;
     let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
     let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server, PodReader::of(configuration)));
     let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());

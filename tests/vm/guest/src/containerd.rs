@@ -28,7 +28,7 @@ pub(crate) const PROGRAM: &str = "/usr/bin/containerd";
 const CONFIGURATION: &str = "/etc/containerd/config.toml";
 const ARCHIVE: &str = "/run/test-image.tar";
 /// Where this program is in its image.
-const GUEST: &str = "/plimsoll-guest";
+pub(crate) const GUEST: &str = "/plimsoll-guest";
 /// The namespace of containerd in which CRI keeps images and containers.
 const NAMESPACE: &str = "k8s.io";
 

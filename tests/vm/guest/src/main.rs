@@ -43,6 +43,7 @@ mod node_disk_tests;
 mod node_fault_tests;
 mod node_gone_tests;
 mod node_holding_tests;
+mod node_hostile_tests;
 mod node_pods_tests;
 mod node_runtime_tests;
 mod node_signal_tests;

@@ -32,7 +32,7 @@ const MAX: u64 = 128 * MIB;
 const USUAL: (i32, i64) = (0, 30);
 
 /// What containerd has logged.
-fn runtime_log() -> Result<String> {
+pub(crate) fn runtime_log() -> Result<String> {
     run(Command::new("journalctl").arg("--sync"))?;
     run(Command::new("journalctl").args(["--unit", containerd::UNIT, "--output", "cat", "--no-pager", "--quiet"]))
 }

@@ -8,10 +8,10 @@ use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
     hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_fault_tests,
-    node_gone_tests, node_holding_tests, node_pods_tests, node_runtime_tests, node_signal_tests, node_split_tests,
-    node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests, running_kubelet_tests,
-    scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory, sense_tests, soak,
-    surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
+    node_gone_tests, node_holding_tests, node_hostile_tests, node_pods_tests, node_runtime_tests, node_signal_tests,
+    node_split_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests,
+    running_kubelet_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
+    sense_tests, soak, surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -306,6 +306,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-files-of-the-victim-stay", node_fault_tests::files_of_the_victim_stay, 300),
     on(Machine::Node, "node-clock-is-stepped", node_fault_tests::clock_is_stepped, 300),
     on(Machine::Node, "node-state-directory-can-only-be-read", node_fault_tests::state_directory_can_only_be_read, 300),
+    on(Machine::Node, "node-hostile-services-have-a-runtime", node_hostile_tests::services_has_a_runtime, 400),
 ];
 
 #[derive(clap::Args)]
