@@ -1,8 +1,7 @@
 //! Between a client that is not trusted and a runtime: what only reads passes, what stops, removes or changes something
 //! passes where a [`Guard`] allows it, and nothing else passes at all.
 //!
-//! A call that changes something is sent on as what was read of it, so that no field reaches the runtime that was not looked
-//! at. Answers pass as they come, in parts of no more than HTTP/2 has under way.
+//! A call is sent on as what was read of it, so that no field reaches the runtime that was not looked at. Answers pass as they come, in parts of no more than HTTP/2 has under way.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -17,17 +16,21 @@ use plimsoll_dial::EndedByDrop;
 use plimsoll_units::Bytes;
 use prost::Message as _;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::connection::{Call, Connection, Limits, ORIGIN};
+use crate::connection::{Call, Connection, ORIGIN};
+use crate::error::Error;
 use crate::id::{ContainerId, ImageId, SandboxId};
-use crate::listed::{Container, Image, Sandbox, each};
+use crate::in_use::InUse;
+use crate::listed::{Container, Image, Sandbox};
+use crate::runtime::Runtime;
 use crate::{proto, request};
 
 /// The longest request, in bytes: those that are sent have an id, or nothing.
 const MOST: usize = 64 << 10;
+/// So many calls are under way on a connection at most: a pod's containers are stopped at the same time.
+const STREAMS: u32 = 64;
 /// gRPC's prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
@@ -53,14 +56,19 @@ pub enum Change {
 pub struct Listed {
     /// All sandboxes; none where an image is removed.
     pub sandboxes: Vec<Sandbox>,
-    /// All containers, running or not.
+    /// All containers, running or not; none where an image is removed.
     pub containers: Vec<Container>,
-    /// All images, where one is removed.
+    /// All images, where one is removed,
     pub images: Vec<Image>,
+    /// and which of them containers are made from, or sandboxes. Image volumes are not among them.
+    pub in_use: InUse,
 }
 
 /// Says which changes may pass.
 pub trait Guard: Send + Sync + 'static {
+    /// Why no change of this kind may pass, whatever the runtime lists; absent where one may.
+    fn refusal_of_kind(&self, change: &Change) -> Option<&'static str>;
+
     /// Why this change may not pass; absent where it may. Where a limit is set, nothing is listed.
     fn refusal(&self, change: &Change, listed: &Listed) -> Option<&'static str>;
 }
@@ -76,7 +84,9 @@ enum Asked {
 pub async fn pass<G: Guard>(client: UnixStream, runtime: UnixStream, guard: Arc<G>) {
     let Ok((connection, driver)) = Connection::over(runtime).await else { return };
     let service = service_fn(move |request| answer(request, connection.clone(), Arc::clone(&guard)));
-    let served = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(EndedByDrop(client)), service);
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(STREAMS);
+    let served = builder.serve_connection(TokioIo::new(EndedByDrop(client)), service);
     tokio::select! {
         // A client whose runtime has ended sees the same as without this in between.
         _ = driver => {}
@@ -107,47 +117,34 @@ async fn answer<G: Guard>(
 }
 
 async fn allowed(change: &Change, connection: &Connection, guard: &impl Guard) -> Result<(), Status> {
-    let listed = match change {
-        Change::SetMemoryHigh(..) => Listed::default(),
-        Change::RemoveImage(_) => in_time(list_images(connection)).await?,
-        Change::StopContainer(..) | Change::RemoveContainer(_) | Change::StopSandbox(_) | Change::RemoveSandbox(_) => {
-            in_time(list_pods(connection)).await?
-        }
-    };
-    match guard.refusal(change, &listed) {
-        Some(why) => Err(Status::permission_denied(why)),
-        None => Ok(()),
+    let mut refusal = guard.refusal_of_kind(change);
+    if refusal.is_none() {
+        let listed = list(change, Runtime::over(connection.clone())).await;
+        let listed = listed.map_err(|error| Status::unavailable(format!("what it is about is not listed: {error}")))?;
+        refusal = guard.refusal(change, &listed);
     }
+    refusal.map_or(Ok(()), |why| Err(Status::permission_denied(why)))
 }
 
-async fn in_time(listed: impl Future<Output = Result<Listed, Status>>) -> Result<Listed, Status> {
-    let late = |_| Status::deadline_exceeded("the runtime does not list what it has");
-    timeout(Limits::default().read, listed).await.map_err(late)?
-}
-
-async fn list_pods(connection: &Connection) -> Result<Listed, Status> {
-    let (most, request) = (Limits::default().list, proto::ListPodSandboxRequest {});
-    let answer: proto::ListPodSandboxResponse = connection.unary(Call::ListPodSandbox, request, most).await?;
-    let sandboxes = each(answer.items).map_err(|what| malformed(&what))?;
-    Ok(Listed { sandboxes, ..list_containers(connection).await? })
-}
-
-async fn list_images(connection: &Connection) -> Result<Listed, Status> {
-    let (most, request) = (Limits::default().list, proto::ListImagesRequest {});
-    // Before the containers: an image that is used in between is used then.
-    let answer: proto::ListImagesResponse = connection.unary(Call::ListImages, request, most).await?;
-    let images = each(answer.images).map_err(|what| malformed(&what))?;
-    Ok(Listed { images, ..list_containers(connection).await? })
-}
-
-async fn list_containers(connection: &Connection) -> Result<Listed, Status> {
-    let (most, request) = (Limits::default().list, proto::ListContainersRequest {});
-    let answer: proto::ListContainersResponse = connection.unary(Call::ListContainers, request, most).await?;
-    Ok(Listed { containers: each(answer.containers).map_err(|what| malformed(&what))?, ..Listed::default() })
-}
-
-fn malformed(what: &str) -> Status {
-    Status::internal(format!("the runtime lists {what}"))
+/// What a change may be about.
+async fn list(change: &Change, mut runtime: Runtime) -> Result<Listed, Error> {
+    let mut listed = Listed::default();
+    match change {
+        Change::SetMemoryHigh(..) => {}
+        Change::RemoveImage(_) => {
+            // Before the containers: an image that is used in between is used then.
+            listed.images = runtime.images().await?;
+            if let Some(name) = runtime.sandbox_image().await? {
+                listed.in_use.add_sandbox_image(&name);
+            }
+            runtime.containers().await?.iter().for_each(|container| listed.in_use.add_container(container));
+        }
+        Change::StopContainer(..) | Change::RemoveContainer(_) | Change::StopSandbox(_) | Change::RemoveSandbox(_) => {
+            listed.sandboxes = runtime.sandboxes().await?;
+            listed.containers = runtime.containers().await?;
+        }
+    }
+    Ok(listed)
 }
 
 /// The one message of a request.
@@ -161,9 +158,23 @@ fn read(path: &str, body: &[u8]) -> Result<Asked, Status> {
         }
         Some(_) | None => return Err(Status::invalid_argument("expected one message that is not compressed")),
     };
-    match Change::read(call, message) {
-        Ok(change) => Ok(change.map_or_else(|| Asked::Reads(call, message.to_vec()), Asked::Changes)),
-        Err(why) => Err(Status::invalid_argument(why)),
+    let asked = Change::read(call, message).and_then(|change| match change {
+        Some(change) => Ok(Asked::Changes(change)),
+        None => reading(call, message).map(|message| Asked::Reads(call, message)),
+    });
+    asked.map_err(Status::invalid_argument)
+}
+
+/// The message of a call that only reads, with nothing in it but what this file's services have.
+fn reading(call: Call, message: &[u8]) -> Result<Vec<u8>, String> {
+    let unread = |error: prost::DecodeError| error.to_string();
+    match call {
+        Call::Status => proto::StatusRequest::decode(message).map(|request| request.encode_to_vec()).map_err(unread),
+        Call::ContainerStatus => {
+            proto::ContainerStatusRequest::decode(message).map(|request| request.encode_to_vec()).map_err(unread)
+        }
+        // Without a filter.
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -259,7 +270,15 @@ mod tests {
     #[test]
     fn a_call_that_is_not_known_and_what_is_no_message_are_refused() {
         let list = Call::ListContainers.path();
-        assert_eq!(read(list, &framed(b"any")).expect("it reads"), Asked::Reads(Call::ListContainers, b"any".to_vec()));
+        // A filter, and what a container's status is to be verbose by (api.proto): neither is passed on.
+        assert_eq!(
+            read(list, &framed(&[1 << 3 | 2, 0])).expect("it reads"),
+            Asked::Reads(Call::ListContainers, vec![])
+        );
+        let status = [1 << 3 | 2, 1, b'c'];
+        let verbose = [&status[..], &[2 << 3, 1]].concat();
+        let asked = read(Call::ContainerStatus.path(), &framed(&verbose)).expect("it reads");
+        assert_eq!(asked, Asked::Reads(Call::ContainerStatus, status.to_vec()));
         for other in ["/runtime.v1.RuntimeService/ExecSync", "/runtime.v1.RuntimeService/", "/", "", "runtime.v1"] {
             assert_eq!(code(other, &framed(b"")), Some(tonic::Code::Unimplemented), "{other}");
         }

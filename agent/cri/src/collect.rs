@@ -136,6 +136,9 @@ impl Removal<'_> {
                 if !self.took(stopped)? {
                     continue;
                 }
+                if !(self.asked.goes_on)() {
+                    break;
+                }
             }
             let removed = self.runtime.remove_container(id).await;
             self.collected.containers += u32::from(self.took(removed)?);
@@ -154,6 +157,9 @@ impl Removal<'_> {
             let stopped = self.runtime.stop_sandbox(&sandbox.id).await;
             if !self.took(stopped)? {
                 continue;
+            }
+            if !(self.asked.goes_on)() {
+                break;
             }
             let removed = self.runtime.remove_sandbox(&sandbox.id).await;
             self.collected.sandboxes += u32::from(self.took(removed)?);

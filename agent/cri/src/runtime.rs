@@ -38,6 +38,12 @@ impl Runtime {
         Self { socket: socket.into(), limits, dial: dial::by_this_process(), connection: None, version: None }
     }
 
+    /// The one behind a connection, which is not made anew where it is lost.
+    pub(crate) fn over(connection: Connection) -> Self {
+        let lost = Dial::by(|_: &Path| async { Err(std::io::ErrorKind::NotConnected.into()) });
+        Self { connection: Some(connection), ..Self::at("of the connection", Limits::default()).through(lost) }
+    }
+
     /// The runtime at this socket, once it has said its version. [`Limits::read`] is for both.
     pub async fn connect(socket: impl Into<PathBuf>, limits: Limits) -> Result<Self, Error> {
         Self::at(socket, limits).answering().await
@@ -143,7 +149,7 @@ impl Runtime {
 
     /// The name of the image that sandboxes are made from, as it is configured; absent where the runtime does not say it.
     /// containerd and CRI-O do, with the rest of their configuration as JSON.
-    async fn sandbox_image(&mut self) -> Result<Option<String>, Error> {
+    pub(crate) async fn sandbox_image(&mut self) -> Result<Option<String>, Error> {
         #[derive(serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Config {

@@ -34,13 +34,24 @@ pub fn let_go_of_start() {
 /// Unlocks what a panic's backtrace reads (the tables for unwinding) and what the start has read (relocations), and gives
 /// its pages back.
 pub(crate) fn let_go_of_tables() {
-    for part in tables().into_iter().flatten() {
-        let part = whole_pages(&part, page_size());
-        // SAFETY: the part is mapped as long as the program runs, and unlocking changes no byte of it.
-        let unlocked = unsafe { munlock(ptr::with_exposed_provenance_mut(part.start), part.len()) };
-        if unlocked.is_ok() {
-            give_back(&part);
-        }
+    tables().iter().flatten().for_each(let_go_of);
+}
+
+/// The same of this part of its code. What is no code of it is left alone.
+pub(crate) fn let_go_of_code(part: &Part) {
+    let is_code = |code: Part| code.start <= part.start && part.end <= code.end;
+    if Program::find().is_some_and(|program| program.mapped_without(PF_W).any(is_code)) {
+        let_go_of(part);
+    }
+}
+
+/// Unlocks a part that is never written, and gives its pages back.
+fn let_go_of(part: &Part) {
+    let part = whole_pages(part, page_size());
+    // SAFETY: the part is mapped as long as the program runs, and unlocking changes no byte of it.
+    let unlocked = unsafe { munlock(ptr::with_exposed_provenance_mut(part.start), part.len()) };
+    if unlocked.is_ok() {
+        give_back(&part);
     }
 }
 

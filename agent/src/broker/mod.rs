@@ -19,7 +19,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForBroker};
-use plimsoll_units::Pattern;
+use plimsoll_units::{MonotonicNs, Pattern};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
 use tokio::net::{UnixDatagram, UnixStream};
@@ -33,8 +33,9 @@ use orders::Orders;
 
 /// How long the end waits until the log is read.
 const LAST_LINES: Duration = Duration::from_millis(500);
-/// So many connections are open at a time, of which `services` needs five. More are not passed on.
-const CONNECTIONS: usize = 16;
+/// So many connections are open at a time. More are not passed on. `services` needs five, and one for each container of a pod that
+/// is being stopped where the runtime is started again meanwhile.
+const CONNECTIONS: usize = 64;
 /// The OOM killer's adjustment: as that of services.
 const OOM_SCORE: i16 = 1000;
 /// Refusals are logged once in this time.
@@ -154,12 +155,29 @@ impl Keeper {
         match UnixDatagram::from_std(way.into()) {
             Ok(way) => self.with(|kept| {
                 kept.core = Some(Arc::new(way));
-                kept.orders.begin();
+                kept.orders.end();
             }),
             Err(error) => {
                 tracing::warn!("a core's orders cannot be received, and nothing is removed or stopped: {error}");
             }
         }
+    }
+
+    /// What the orders say of this change.
+    fn asked(
+        &self,
+        change: &Change,
+        refusal: impl FnOnce(&Orders, MonotonicNs) -> Option<&'static str>,
+    ) -> Option<&'static str> {
+        self.with(|kept| {
+            // What `services` acts on was sent here before it was sent there.
+            kept.take_in();
+            let refusal = refusal(&kept.orders, monotonic());
+            if let Some(why) = refusal {
+                kept.count(change, why);
+            }
+            refusal
+        })
     }
 
     /// Takes in all that the core has sent.
@@ -180,7 +198,10 @@ impl Kept {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 // It has ended, and the next one is on its way.
-                Ok(_) | Err(_) => self.core = None,
+                Ok(_) | Err(_) => {
+                    self.core = None;
+                    self.orders.end();
+                }
             }
         }
     }
@@ -197,15 +218,11 @@ impl Kept {
 }
 
 impl Guard for Keeper {
+    fn refusal_of_kind(&self, change: &Change) -> Option<&'static str> {
+        self.asked(change, |orders, now| orders.refusal_of_kind(change, now))
+    }
+
     fn refusal(&self, change: &Change, listed: &Listed) -> Option<&'static str> {
-        self.with(|kept| {
-            // What `services` acts on was sent here before it was sent there.
-            kept.take_in();
-            let refusal = kept.orders.refusal(change, listed, &self.never, monotonic());
-            if let Some(why) = refusal {
-                kept.count(change, why);
-            }
-            refusal
-        })
+        self.asked(change, |orders, now| orders.refusal(change, listed, &self.never, now))
     }
 }

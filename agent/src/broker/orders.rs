@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use plimsoll_cri::{
-    Change, Container, ContainerId, ContainerState, ImageId, InUse, Listed, Rules, SandboxId, SandboxState,
+    Change, Container, ContainerId, ContainerState, ImageId, Listed, Rules, Sandbox, SandboxId, SandboxState,
 };
 use plimsoll_inventory::{ContainerNumber, CoreMessage, RelaxOrder, RemovalOrder, StopOrder};
 use plimsoll_policy::Uid;
-use plimsoll_units::{MonotonicNs, Pattern};
+use plimsoll_units::{Bytes, MonotonicNs, Pattern};
 
 /// So many orders of a kind are kept; the oldest are forgotten. The core has fewer under way.
 const MOST: usize = 64;
 /// Between the begin of what an order asks for and the call that reaches this process: lists come in between.
 const LATE: Duration = Duration::from_secs(30);
+/// The same for one that removes: the runtime has two minutes for what comes before, as for a sandbox that is stopped first.
+const REMOVING: Duration = Duration::from_secs(150);
 /// How long the sandbox of a pod may be stopped after the grace is over: the runtime has two minutes for each container.
 const STOPPING: Duration = Duration::from_mins(5);
 
@@ -25,8 +27,8 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// A new core was started. What it orders to be removed replaces what another one did; pods that are being stopped end.
-    pub(super) fn begin(&mut self) {
+    /// The core has ended, or another one was started. Pods that it had stopped are stopped to their end.
+    pub(super) fn end(&mut self) {
         self.relaxes.clear();
         self.removal = None;
     }
@@ -47,6 +49,20 @@ impl Orders {
         }
     }
 
+    /// Why no change of this kind is allowed at `now`; absent where an order asks for one.
+    pub(super) fn refusal_of_kind(&self, change: &Change, now: MonotonicNs) -> Option<&'static str> {
+        let (removes_dead, removes_images) = self.removes(now);
+        let is_ordered = match change {
+            Change::StopContainer(..) | Change::StopSandbox(_) => {
+                removes_dead || self.stops.iter().any(|order| now < end_of(order))
+            }
+            Change::RemoveContainer(_) | Change::RemoveSandbox(_) => removes_dead,
+            Change::RemoveImage(_) => removes_images,
+            Change::SetMemoryHigh(id, high) => self.relaxes(id, *high, now),
+        };
+        (!is_ordered).then_some(NOT_ORDERED)
+    }
+
     /// Why this change is not allowed at `now`; absent where an order covers it. What runs is stopped by an order to stop its pod
     /// alone: no other call here may end it, as removing does. Images of which `never` means a name are kept.
     pub(super) fn refusal(
@@ -56,42 +72,52 @@ impl Orders {
         never: &[Pattern],
         now: MonotonicNs,
     ) -> Option<&'static str> {
-        let removal = self.removal.filter(|order| now < order.until.after(LATE));
-        let (removes_dead, removes_images) =
-            removal.map_or((false, false), |order| (order.what.containers, order.what.images));
+        let (removes_dead, removes_images) = self.removes(now);
         let container = |id: &ContainerId| listed.containers.iter().find(|container| container.id == *id);
         let is_allowed = match change {
             Change::StopContainer(id, grace) => {
                 let Some(container) = container(id) else { return Some(NOT_LISTED) };
                 let is_lost = container.state == ContainerState::Unknown && removes_dead;
-                is_lost || self.stops(pod_of(&container.sandbox, listed), Some(*grace), now)
+                let order = self.stop_of(&container.sandbox, listed);
+                // A number that is too large for the runtime would be a short grace.
+                is_lost || order.is_some_and(|order| *grace == grace_of(order) && now < end_of_asking(order))
             }
-            Change::StopSandbox(id) => removes_dead && is_dead(id, listed) || self.stops(pod_of(id, listed), None, now),
+            Change::StopSandbox(id) => {
+                let is_stopped = || self.stop_of(id, listed).is_some_and(|order| now < end_of(order));
+                removes_dead && is_dead(id, listed) || is_idle(id, listed) && is_stopped()
+            }
             Change::RemoveContainer(id) => {
                 let Some(container) = container(id) else { return Some(NOT_LISTED) };
-                removes_dead && has_ended(container)
+                removes_dead && is_over(container, listed)
             }
             Change::RemoveSandbox(id) => removes_dead && is_dead(id, listed),
             Change::RemoveImage(id) => removes_images && is_unused(id, listed, never),
-            Change::SetMemoryHigh(id, high) => {
-                let number = ContainerNumber::of(id.as_str().as_bytes());
-                let is_it = |order: &&RelaxOrder| Some(order.container) == number && order.high == *high;
-                self.relaxes.iter().find(is_it).is_some_and(|order| now < order.until.after(LATE))
-            }
+            Change::SetMemoryHigh(id, high) => self.relaxes(id, *high, now),
         };
-        (!is_allowed).then_some("the core has ordered nothing that this would be")
+        (!is_allowed).then_some(NOT_ORDERED)
     }
 
-    /// Whether this pod is to be stopped, with no more than this grace.
-    fn stops(&self, pod: Option<Uid>, grace: Option<Duration>, now: MonotonicNs) -> bool {
-        let is_it = |order: &&StopOrder| Some(order.uid) == pod;
-        self.stops
-            .iter()
-            .find(is_it)
-            .is_some_and(|order| now < end_of(order) && grace.is_none_or(|it| it >= grace_of(order)))
+    /// Whether what is dead is to be removed, and whether images are.
+    fn removes(&self, now: MonotonicNs) -> (bool, bool) {
+        let order = self.removal.filter(|order| now < order.until.after(REMOVING));
+        order.map_or((false, false), |order| (order.what.containers, order.what.images))
+    }
+
+    fn relaxes(&self, id: &ContainerId, high: Bytes, now: MonotonicNs) -> bool {
+        let number = ContainerNumber::of(id.as_str().as_bytes());
+        let is_it = |order: &RelaxOrder| Some(order.container) == number && order.high == high;
+        self.relaxes.iter().any(|order| is_it(order) && now < order.until.after(LATE))
+    }
+
+    /// The order to stop the pod of this sandbox.
+    fn stop_of(&self, id: &SandboxId, listed: &Listed) -> Option<&StopOrder> {
+        let sandbox = listed.sandboxes.iter().find(|sandbox| sandbox.id == *id)?;
+        let uid = Uid::of(&sandbox.uid);
+        self.stops.iter().find(|order| order.uid == uid)
     }
 }
 
+const NOT_ORDERED: &str = "the core has ordered nothing that this would be";
 /// An id that the runtime takes for the beginning of another one would be of something else.
 const NOT_LISTED: &str = "the runtime lists none of this id";
 
@@ -106,44 +132,51 @@ fn grace_of(order: &StopOrder) -> Duration {
     Duration::from_secs(order.grace_seconds.into())
 }
 
+/// When its containers are asked to stop no more: a runtime that was restarted is asked again.
+fn end_of_asking(order: &StopOrder) -> MonotonicNs {
+    order.until.after(LATE).after(grace_of(order))
+}
+
 fn end_of(order: &StopOrder) -> MonotonicNs {
-    order.until.after(LATE).after(grace_of(order)).after(STOPPING)
+    end_of_asking(order).after(STOPPING)
 }
 
-fn pod_of(sandbox: &SandboxId, listed: &Listed) -> Option<Uid> {
-    listed.sandboxes.iter().find(|other| other.id == *sandbox).map(|sandbox| Uid::of(&sandbox.uid))
-}
-
-fn has_ended(container: &Container) -> bool {
+/// Whether a container has ended, or was never started and cannot be any more.
+fn is_over(container: &Container, listed: &Listed) -> bool {
+    let is_ready = |it: &Sandbox| it.id == container.sandbox && it.state != SandboxState::NotReady;
     match container.state {
-        ContainerState::Created | ContainerState::Exited => true,
+        ContainerState::Exited => true,
+        ContainerState::Created => !listed.sandboxes.iter().any(is_ready),
         ContainerState::Running | ContainerState::Unknown | ContainerState::Other(_) => false,
     }
 }
 
+/// Whether nothing runs in this sandbox.
+fn is_idle(id: &SandboxId, listed: &Listed) -> bool {
+    let may_run = |state| !matches!(state, ContainerState::Created | ContainerState::Exited);
+    !listed.containers.iter().any(|container| container.sandbox == *id && may_run(container.state))
+}
+
 /// Whether an image may be removed as far as lists say it: which ones are mounted as volumes, and how old one is, they do not.
 fn is_unused(id: &ImageId, listed: &Listed, never: &[Pattern]) -> bool {
-    let mut in_use = InUse::default();
-    listed.containers.iter().for_each(|container| in_use.add_container(container));
     let rules = Rules { min_age: Duration::ZERO, never };
     let mut of_id = listed.images.iter().filter(|image| image.id == *id).peekable();
-    of_id.peek().is_some() && of_id.all(|image| rules.keep(image, &in_use).is_none())
+    of_id.peek().is_some() && of_id.all(|image| rules.keep(image, &listed.in_use).is_none())
 }
 
 /// Whether nothing runs in this sandbox, and nothing can.
 fn is_dead(id: &SandboxId, listed: &Listed) -> bool {
-    let is_over = |state| matches!(state, SandboxState::NotReady);
     let sandbox = listed.sandboxes.iter().find(|sandbox| sandbox.id == *id);
-    sandbox.is_some_and(|it| is_over(it.state)) && listed.containers.iter().all(|container| container.sandbox != *id)
+    sandbox.is_some_and(|it| it.state == SandboxState::NotReady)
+        && listed.containers.iter().all(|container| container.sandbox != *id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::services::listed_samples::{container, sandbox};
-    use plimsoll_cri::{Image, ImageUse, Sandbox};
+    use plimsoll_cri::{Image, ImageUse, InUse};
     use plimsoll_policy::kubelet::Reclaim;
-    use plimsoll_units::Bytes;
     use std::collections::BTreeMap;
 
     const NOW: MonotonicNs = MonotonicNs(1_000_000_000);
@@ -168,20 +201,27 @@ mod tests {
         Image { id: image_id(id), tags, digests, size: None, is_pinned, annotations: BTreeMap::new() }
     }
 
-    /// Two pods that run, one of which has a container that ended and one that is lost, and a sandbox that is over.
+    /// Two pods that run, one of which has containers that have ended, are lost or not started yet, a sandbox that is over, and
+    /// one in which a container was never started.
     fn listed() -> Listed {
-        let over = Sandbox { state: SandboxState::NotReady, ..sandbox("over", WEB, "web") };
+        let over = |id| Sandbox { state: SandboxState::NotReady, ..sandbox(id, WEB, "web") };
+        let of_other = Container {
+            image: ImageUse { id: Some("sha256:used".to_owned()), ..ImageUse::default() },
+            ..container("other-runs", "other", "app", ContainerState::Running)
+        };
+        let mut in_use = InUse::default();
+        in_use.add_container(&of_other);
         Listed {
-            sandboxes: vec![sandbox("web", WEB, "web"), sandbox("other", OTHER, "other"), over],
+            sandboxes: vec![sandbox("web", WEB, "web"), sandbox("other", OTHER, "other"), over("over"), over("idle")],
             containers: vec![
                 container("web-runs", "web", "app", ContainerState::Running),
                 container("web-ended", "web", "app", ContainerState::Exited),
                 container("web-lost", "web", "side", ContainerState::Unknown),
-                Container {
-                    image: ImageUse { id: Some("sha256:used".to_owned()), ..ImageUse::default() },
-                    ..container("other-runs", "other", "app", ContainerState::Running)
-                },
+                container("web-made", "web", "new", ContainerState::Created),
+                container("idle-made", "idle", "app", ContainerState::Created),
+                of_other,
             ],
+            in_use,
             images: vec![
                 image("sha256:unused", "registry/unused:1", false),
                 image("sha256:used", "registry/used:1", false),
@@ -191,17 +231,17 @@ mod tests {
         }
     }
 
+    /// The one that was ordered, a shorter one, and one of which nanoseconds are no number of 64 bits.
+    fn graces() -> [Duration; 3] {
+        [GRACE.into(), u64::from(GRACE) - 1, 9_223_372_037].map(Duration::from_secs)
+    }
+
     /// Every change of what is listed, and of what is not.
     fn changes() -> Vec<Change> {
-        let grace = Duration::from_secs(GRACE.into());
-        let containers = ["web-runs", "web-ended", "web-lost", "other-runs", "web-", "gone"];
+        let containers = ["web-runs", "web-ended", "web-lost", "web-made", "idle-made", "other-runs", "web-", "gone"];
         let of_container = |name: &str| {
-            let less = grace.checked_sub(Duration::from_secs(1)).unwrap_or_default();
-            [
-                Change::StopContainer(id(name), grace),
-                Change::StopContainer(id(name), less),
-                Change::RemoveContainer(id(name)),
-            ]
+            let stops = graces().map(|grace| Change::StopContainer(id(name), grace));
+            stops.into_iter().chain([Change::RemoveContainer(id(name))])
         };
         let of_sandbox = |name: &str| [Change::StopSandbox(sandbox_id(name)), Change::RemoveSandbox(sandbox_id(name))];
         let number = "ab".repeat(32);
@@ -213,13 +253,19 @@ mod tests {
         // By its id alone: a name may be another image's by then.
         let images = ["sha256:unused", "sha256:used", "sha256:pinned", "sha256:never", "registry/unused:1"];
         let of_images = images.map(|id| Change::RemoveImage(image_id(id)));
-        let of_sandboxes = ["web", "other", "over", "gone"].into_iter().flat_map(of_sandbox);
+        let of_sandboxes = ["web", "other", "over", "idle", "gone"].into_iter().flat_map(of_sandbox);
         containers.into_iter().flat_map(of_container).chain(of_sandboxes).chain(others).chain(of_images).collect()
     }
 
     fn allowed(orders: &Orders, now: MonotonicNs) -> Vec<Change> {
         let never = [Pattern::parse("registry/never").expect("a pattern")];
-        changes().into_iter().filter(|change| orders.refusal(change, &listed(), &never, now).is_none()).collect()
+        let refusal = |change: &Change| orders.refusal(change, &listed(), &never, now);
+        let (allowed, refused): (Vec<_>, Vec<_>) = changes().into_iter().partition(|change| refusal(change).is_none());
+        assert!(allowed.iter().all(|change| orders.refusal_of_kind(change, now).is_none()), "{allowed:?}");
+        // Where there is no order, nothing has to be looked up.
+        let is_idle = orders.stops.is_empty() && orders.relaxes.is_empty() && orders.removal.is_none();
+        assert!(!is_idle || refused.iter().all(|change| orders.refusal_of_kind(change, now).is_some()));
+        allowed
     }
 
     fn stop(uid: &str) -> CoreMessage {
@@ -238,17 +284,14 @@ mod tests {
 
     #[test]
     fn each_order_allows_what_it_asks_for_and_nothing_else() {
-        let grace = Duration::from_secs(GRACE.into());
-        let of_stop = ["web-runs", "web-ended", "web-lost"].map(|name| Change::StopContainer(id(name), grace));
-        let of_stop = of_stop.into_iter().chain(["web", "over"].map(|name| Change::StopSandbox(sandbox_id(name))));
-        let less = grace.checked_sub(Duration::from_secs(1)).expect("it is more");
-        let of_dead = vec![
-            Change::RemoveContainer(id("web-ended")),
-            Change::StopContainer(id("web-lost"), grace),
-            Change::StopContainer(id("web-lost"), less),
-            Change::StopSandbox(sandbox_id("over")),
-            Change::RemoveSandbox(sandbox_id("over")),
-        ];
+        let of_stop = ["web-runs", "web-ended", "web-lost", "web-made", "idle-made"]
+            .map(|name| Change::StopContainer(id(name), graces()[0]));
+        // In which nothing runs.
+        let of_stop = of_stop.into_iter().chain(["over", "idle"].map(|name| Change::StopSandbox(sandbox_id(name))));
+        let lost = graces().map(|grace| Change::StopContainer(id("web-lost"), grace));
+        let of_dead = ["web-ended", "idle-made"].map(|name| Change::RemoveContainer(id(name)));
+        let sandboxes = [Change::StopSandbox(sandbox_id("over")), Change::RemoveSandbox(sandbox_id("over"))];
+        let of_dead = of_dead.into_iter().chain(lost).chain(sandboxes).collect();
         let image = Change::RemoveImage(image_id("sha256:unused"));
         for (order, expected) in [
             (None, Vec::new()),
@@ -272,13 +315,12 @@ mod tests {
 
     #[test]
     fn an_order_ends_with_its_time_with_another_one_and_with_its_core_but_a_pod_is_stopped_to_its_end() {
-        let late = NOW.after(LATE);
-        for order in [remove(true, true), relax()] {
+        for (order, late) in [(remove(true, true), NOW.after(REMOVING)), (relax(), NOW.after(LATE))] {
             let mut orders = Orders::default();
             orders.take(order, NOW);
             assert!(!allowed(&orders, MonotonicNs(late.0 - 1)).is_empty());
             assert_eq!(allowed(&orders, late), [], "{order:?}");
-            orders.begin();
+            orders.end();
             assert_eq!(allowed(&orders, NOW), [], "{order:?}");
         }
         let mut orders = Orders::default();
@@ -286,9 +328,13 @@ mod tests {
         orders.take(remove(false, false), NOW);
         assert_eq!(allowed(&orders, NOW), [], "it was stopped");
         orders.take(stop(WEB), NOW);
-        orders.begin();
-        let end = late.after(Duration::from_secs(GRACE.into())).after(STOPPING);
-        assert!(!allowed(&orders, MonotonicNs(end.0 - 1)).is_empty(), "the runtime may be as late");
+        orders.end();
+        let asked = NOW.after(LATE).after(graces()[0]);
+        let is_stop = |change: &Change| matches!(change, Change::StopContainer(..));
+        assert!(allowed(&orders, MonotonicNs(asked.0 - 1)).iter().any(is_stop));
+        let end = asked.after(STOPPING);
+        let late = allowed(&orders, MonotonicNs(end.0 - 1));
+        assert!(!late.is_empty() && !late.iter().any(is_stop), "a sandbox comes last: {late:?}");
         assert_eq!(allowed(&orders, end), []);
     }
 
@@ -298,7 +344,7 @@ mod tests {
         for number in 0..=MOST {
             orders.take(CoreMessage::Stop(StopOrder { uid: Uid(number as u128), grace_seconds: 0, until: NOW }), NOW);
         }
-        let kept = |uid| orders.stops(Some(Uid(uid)), None, NOW);
+        let kept = |uid| orders.stops.iter().any(|order| order.uid == Uid(uid));
         assert_eq!((orders.stops.len(), kept(0), kept(1), kept(MOST as u128)), (MOST, false, true, true));
     }
 }

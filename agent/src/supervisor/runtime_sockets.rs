@@ -53,7 +53,7 @@ impl RuntimeSockets {
     }
 
     /// Takes the next request, if there is one and its time has come, and answers it; `broker`: by which that is handed
-    /// connections, while it runs.
+    /// connections to the runtime, while it runs.
     pub(super) fn answer(&mut self, services: &UnixDatagram, broker: Option<&UnixDatagram>) {
         if !self.pause().is_zero() {
             return;
@@ -67,7 +67,7 @@ impl RuntimeSockets {
         let connection = match (number, &self.api_server) {
             (handover::API_SERVER, Some(server)) => server.address().ok_or(Errno::HOSTUNREACH).and_then(begun),
             _ => match self.sockets.get(usize::from(number)) {
-                Some(path) => connected(path).and_then(|runtime| through(broker, &runtime)),
+                Some(path) => broker.ok_or(Errno::NOTCONN).and_then(|broker| through(broker, &connected(path)?)),
                 None => return,
             },
         };
@@ -89,11 +89,11 @@ fn begun(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A connection to the broker, which has this one to the runtime: [`Errno::NOTCONN`] while there is none.
-fn through(broker: Option<&UnixDatagram>, runtime: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// A connection to the broker, which is handed this one to the runtime.
+fn through(broker: &UnixDatagram, runtime: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (of_services, of_broker) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    handover::send_connection(broker.ok_or(Errno::NOTCONN)?, runtime, &of_broker)?;
+    handover::send_connection(broker, runtime, &of_broker)?;
     Ok(of_services)
 }
 
@@ -152,8 +152,6 @@ mod tests {
         let Ok(ForBroker::Connection { runtime, services }) = handover::receive_for_broker(&its) else {
             panic!("both ends")
         };
-        // The first one was closed with its answer.
-        drop(listener.accept().expect("it was connected"));
         let (accepted, _) = listener.accept().expect("it was connected");
         for (from, mut to) in [(connection, UnixStream::from(services)), (runtime, accepted)] {
             UnixStream::from(from).write_all(b"x").expect("it is connected");
@@ -161,7 +159,7 @@ mod tests {
             to.read_exact(&mut [0]).expect("it was sent");
         }
         for (number, expected) in [(1, Errno::NOENT), (2, Errno::AGAIN), (3, Errno::NAMETOOLONG)] {
-            let answer = ask(&mut sockets, &[number]);
+            let answer = ask_by(Some(&to_broker), &mut sockets, &[number]);
             let Ok(ForServices::Runtime { number: of, connection: Err(errno) }) = answer else { panic!("{answer:?}") };
             assert_eq!((of, errno), (number, expected));
         }

@@ -12,7 +12,7 @@ use tonic::Code;
 
 const GRACE: Duration = Duration::from_secs(7);
 
-/// What it was asked for, with how many sandboxes, containers and images were listed then; and whether it allows that.
+/// What it was asked for, with how much was listed of pods and of images then, and how many of these were used; and whether it allows that.
 #[derive(Default)]
 struct Asked {
     allows: Mutex<bool>,
@@ -20,8 +20,14 @@ struct Asked {
 }
 
 impl Guard for Asked {
+    fn refusal_of_kind(&self, _: &Change) -> Option<&'static str> {
+        None
+    }
+
     fn refusal(&self, change: &Change, listed: &Listed) -> Option<&'static str> {
-        let counts = [listed.sandboxes.len(), listed.containers.len(), listed.images.len()];
+        let is_used = |image| usize::from(listed.in_use.has(image));
+        let used = listed.images.iter().map(is_used).sum();
+        let counts = [listed.sandboxes.len() + listed.containers.len(), listed.images.len(), used];
         self.changes.lock().expect("no panic").push((change.clone(), counts));
         (!*self.allows.lock().expect("no panic")).then_some("no order covers it")
     }
@@ -48,8 +54,11 @@ async fn between(folder: &Path) -> (Fake, Served, Arc<Asked>, Runtime) {
             metadata: Some(proto::PodSandboxMetadata::default()),
             ..proto::PodSandbox::default()
         }];
-        node.containers = vec![container("a", |it| it.state = 2), container("b", |_| {})];
-        node.images = vec![image("sha256:1", 9)];
+        let used = proto::Container { image_id: "sha256:2".to_owned(), ..container("b", |_| {}) };
+        node.containers = vec![container("a", |it| it.state = 2), used];
+        let sandboxes = proto::Image { repo_tags: vec!["pause".to_owned()], ..image("sha256:3", 9) };
+        node.images = vec![image("sha256:1", 9), image("sha256:2", 9), sandboxes];
+        node.config = Some(r#"{"sandboxImage": "pause"}"#);
     })
     .await;
     let guard = Arc::default();
@@ -78,7 +87,7 @@ async fn what_reads_passes_and_a_change_passes_where_it_is_allowed_and_is_asked_
     let (fake, _served, guard, mut runtime) = between(folder.path()).await;
     assert_eq!(runtime.sandboxes().await.expect("it passes").len(), 1);
     assert_eq!(runtime.containers().await.expect("it passes").len(), 2);
-    assert_eq!(runtime.images().await.expect("it passes").len(), 1);
+    assert_eq!(runtime.images().await.expect("it passes").len(), 3);
     let gone = ContainerId::try_from("gone".to_owned()).expect("an id");
     assert!(runtime.container_status(&gone).await.expect("it passes").is_none(), "the runtime's own error");
     fake.calls();
@@ -89,11 +98,12 @@ async fn what_reads_passes_and_a_change_passes_where_it_is_allowed_and_is_asked_
         for ((change, outcome), (asked, listed)) in outcomes.iter().zip(&asked) {
             assert_eq!(change, asked);
             let is_listed = match change {
-                Change::SetMemoryHigh(..) => [false; 3],
-                Change::RemoveImage(_) => [false, true, true],
-                _ => [true, true, false],
+                Change::SetMemoryHigh(..) => [0; 3],
+                Change::RemoveImage(_) => [0, 3, 2],
+                _ => *listed,
             };
-            assert_eq!(listed.map(|count| count > 0), is_listed, "{change:?}");
+            assert_eq!(*listed, is_listed, "{change:?}");
+            assert!(listed.iter().any(|count| *count > 0) || matches!(change, Change::SetMemoryHigh(..)), "{change:?}");
             match outcome {
                 Ok(()) => assert!(allows, "{change:?}"),
                 Err(Error::Failed { code: Code::PermissionDenied, why, .. }) if !allows => {
@@ -104,7 +114,7 @@ async fn what_reads_passes_and_a_change_passes_where_it_is_allowed_and_is_asked_
         }
         assert_eq!(asked.len(), outcomes.len());
         let mut calls = fake.calls();
-        calls.retain(|call| !call.starts_with("List") && call != "Version");
+        calls.retain(|call| !call.starts_with("List") && call != "Version" && call != "Status");
         let expected = [
             "StopContainer a 7",
             "UpdateContainerResources a {\"memory.high\": \"4096\"}",

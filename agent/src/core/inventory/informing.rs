@@ -36,9 +36,9 @@ impl Thread {
     }
 }
 
-/// Sends an order to `services`, and before that to the broker, which lets nothing pass that was not ordered. Gives whether it
-/// was sent; what the broker was not sent is refused there.
+/// Sends an order to `services`, and before that to the broker, which lets nothing pass that was not ordered. Gives whether both
+/// were sent it.
 pub(super) fn order_by(broker: Option<&PodSocket>, services: Option<&PodSocket>, order: &CoreMessage) -> bool {
-    let _ = broker.map(|broker| broker.send(order));
-    services.is_some_and(|services| services.send(order).is_ok())
+    let is_allowed = broker.is_none_or(|broker| broker.send(order).is_ok());
+    is_allowed && services.is_some_and(|services| services.send(order).is_ok())
 }

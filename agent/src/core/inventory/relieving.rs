@@ -2,7 +2,7 @@
 //! what came of them, by the kernel's word.
 
 use plimsoll_inventory::{
-    ContainerKind, ContainerNumber, CoreMessage, RAISED_WITHIN, RelaxOrder, Relief, ReliefMode, Throttled,
+    ContainerKind, ContainerNumber, CoreMessage, RAISED_WITHIN, RelaxOrder, Relief, ReliefMode, StopResult, Throttled,
 };
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -57,13 +57,16 @@ impl Thread {
         following.reliefs.forget_before(now);
     }
 
-    /// Sends the watching thread's orders to stop pods. One that is not sent has no result, which is waited for in vain.
+    /// Sends the watching thread's orders to stop pods. Of one that is not sent nothing is begun.
     pub(super) fn send_stops(&mut self) {
         // Taken first: whatever was named before an order was put is sent before it, so that services knows the pod is evicted.
         let orders: Vec<_> = self.handle.stops().collect();
         self.inform();
         for order in orders {
-            order_by(self.broker.as_ref(), self.pods.as_ref(), &CoreMessage::Stop(order));
+            if !order_by(self.broker.as_ref(), self.pods.as_ref(), &CoreMessage::Stop(order)) {
+                self.outgoing.send(News::Stop(StopResult { uid: order.uid, is_begun: false }));
+                self.outgoing.publish();
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 use crate::block::Slow;
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog::join;
-use crate::hog_tests::{Hog, guest};
+use crate::hog_tests::{self, Hog, guest};
 use crate::machine::{self, named, wait_for};
 use crate::suite;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -154,15 +154,6 @@ fn end(mut child: Child) -> Result<()> {
     child.kill()?;
     child.wait()?;
     Ok(())
-}
-
-/// Waits until it is in uninterruptible sleep for longer than it takes to load a program.
-fn waits_in_the_kernel(child: &Child) -> Result<()> {
-    let mut samples = 0;
-    wait_for("a task waits uninterruptibly", PATIENCE, || {
-        samples = if machine::process_state(child.id()) == Some('D') { samples + 1 } else { 0 };
-        Ok(samples == 40)
-    })
 }
 
 pub(crate) fn reads_this_kernel() -> Result<()> {
@@ -547,13 +538,7 @@ pub(crate) fn uninterruptible_is_stuck_then_empty() -> Result<()> {
     let mut hand = Hand::new("/run/act-stuck")?;
     let device = Slow::one_by_one("act")?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
-    let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
-        .arg(cgroup.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    waits_in_the_kernel(&waiting)?;
+    let mut waiting = hog_tests::waiting_for(&device, &cgroup, 5)?;
     let handle = hand.handle(&cgroup)?;
     ensure!(hand.kill(&handle)? == Begun::Requested);
     let event = hand.killed()?;
@@ -570,13 +555,7 @@ pub(crate) fn refilled_victim_is_killed_again() -> Result<()> {
     let mut hand = Hand::new("/run/act-refilled")?;
     let device = Slow::one_by_one("refill")?;
     let cgroup = Cgroup::create("work.slice/refilled")?;
-    let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "2", "--hold", "60", "--cgroup"])
-        .arg(cgroup.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    waits_in_the_kernel(&waiting)?;
+    let mut waiting = hog_tests::waiting_for(&device, &cgroup, 2)?;
     let handle = hand.handle(&cgroup)?;
     ensure!(hand.kill(&handle)? == Begun::Requested);
     // What the kill does by itself is over, so that it is not met by that.
@@ -661,13 +640,7 @@ pub(crate) fn next_one_undoes() -> Result<()> {
     hog.wait_taken(4, PATIENCE)?;
     let victim = Cgroup::create("work.slice/dying")?;
     let device = Slow::one_by_one("undo")?;
-    let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
-        .arg(victim.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    waits_in_the_kernel(&waiting)?;
+    let mut waiting = hog_tests::waiting_for(&device, &victim, 5)?;
     {
         let mut hand = Hand::new("/run/act-undo")?;
         let (held, dying) = (hand.handle(&cgroup)?, hand.handle(&victim)?);

@@ -1,6 +1,9 @@
 //! Tests of the hogs themselves: what a scenario relies on must be seen to be so on each kernel.
 
+use crate::block::Slow;
 use crate::cgroup::Cgroup;
+use crate::machine::wait_for;
+use crate::scene::PATIENCE;
 use crate::{hog, machine, record};
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -20,6 +23,23 @@ pub(crate) struct Hog {
     pub(crate) child: Child,
     /// Where it records.
     pub(crate) record: PathBuf,
+}
+
+/// Starts a process with so many threads in a cgroup, all of which read from this device, and waits until its first one waits
+/// uninterruptibly and goes on to.
+pub(crate) fn waiting_for(device: &Slow, cgroup: &Cgroup, threads: u32) -> Result<Child> {
+    let waiting = guest()
+        .args(["hog", "stuck", "--threads", &threads.to_string(), "--hold", "60", "--cgroup"])
+        .arg(cgroup.path())
+        .arg("--path")
+        .arg(&device.device)
+        .spawn()?;
+    let mut samples = 0;
+    wait_for("a task waits uninterruptibly", PATIENCE, || {
+        samples = if machine::process_state(waiting.id()) == Some('D') { samples + 1 } else { 0 };
+        Ok(samples == 40)
+    })?;
+    Ok(waiting)
 }
 
 impl Hog {

@@ -5,7 +5,7 @@ use crate::agent::{self, DISORDER, NO_WATCHDOG, PROGRAM, tail};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::containerd;
-use crate::hog_tests::{Hog, guest, remove_leftovers};
+use crate::hog_tests::{self, Hog, remove_leftovers};
 use crate::machine::{self, wait_for};
 use crate::node::{ADDRESS, Node, await_available, await_begun, expect_dead, kills, lines, plans, threshold};
 use crate::node_surroundings_tests::with_arguments;
@@ -179,13 +179,7 @@ pub(crate) fn victim_waits_uninterruptibly() -> Result<()> {
     // Beside the container's own cgroup, in which no other device may be opened.
     let beside = Cgroup::create(&format!("{}/waits.scope", stuck.path()))?;
     // One answer after the other, each after three seconds.
-    let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "20", "--hold", "60", "--cgroup"])
-        .arg(beside.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
+    let mut waiting = hog_tests::waiting_for(&device, &beside, 20)?;
     stuck.let_go()?;
     await_begun(&stuck)?;
     await_available(hard + ROOM / 2 * MIB)?;

@@ -3,7 +3,7 @@
 use crate::agent::{Agent, Settings, tail};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
-use crate::hog_tests::{Hog, guest};
+use crate::hog_tests::{self, Hog, guest};
 use crate::machine::{self, KernelLog, wait_for};
 use crate::scene::{MIB, PATIENCE, Scene, was_killed};
 use crate::suite::figure;
@@ -271,13 +271,7 @@ pub(crate) fn uninterruptible() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;
     let cgroup = Cgroup::create("work.slice/stuck")?;
     // The largest of all, so the first to be chosen, with a task that cannot die yet.
-    let mut waiting = guest()
-        .args(["hog", "stuck", "--threads", "5", "--hold", "60", "--cgroup"])
-        .arg(cgroup.path())
-        .arg("--path")
-        .arg(&device.device)
-        .spawn()?;
-    wait_for("a task waits uninterruptibly", PATIENCE, || Ok(machine::process_state(waiting.id()) == Some('D')))?;
+    let mut waiting = hog_tests::waiting_for(&device, &cgroup, 5)?;
     let room = machine::meminfo("MemAvailable")?.saturating_sub(scene.settings.threshold_bytes + NEAR);
     let size = usize::try_from(room / MIB)?;
     let mut large = Hog::start("anon", cgroup.path(), size, &[])?;

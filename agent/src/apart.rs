@@ -1,0 +1,31 @@
+//! The code that the core does not run once it watches, as the program is linked (`apart.ld`).
+#![expect(unsafe_code, reason = "the linker gives addresses as variables that are never read")]
+
+use std::ops::Range;
+
+unsafe extern "C" {
+    static plimsoll_apart_begin: u8;
+    static plimsoll_apart_end: u8;
+}
+
+/// Where it is in memory.
+pub(crate) fn code() -> Range<usize> {
+    let [begin, end] = [&raw const plimsoll_apart_begin, &raw const plimsoll_apart_end];
+    begin.addr()..end.addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests have all of the program's code in them, as it is linked.
+    #[test]
+    fn what_prints_is_in_it_and_what_decides_is_not() {
+        let code = code();
+        let has = |address: *const ()| code.contains(&address.addr());
+        assert!(has(crate::explain::main as fn(_) -> _ as *const ()), "{code:?}");
+        assert!(
+            !has(crate::core::main as fn(_) -> _ as *const ()) && !has(plimsoll_node::clock::monotonic as *const ())
+        );
+    }
+}
