@@ -141,12 +141,14 @@ fn end_of(order: &StopOrder) -> MonotonicNs {
     end_of_asking(order).after(STOPPING)
 }
 
-/// Whether a container has ended, or was never started and cannot be any more.
+/// Whether a container has ended, or was never started and is not about to be: it has been made anew, or its sandbox is over.
 fn is_over(container: &Container, listed: &Listed) -> bool {
     let is_ready = |it: &Sandbox| it.id == container.sandbox && it.state != SandboxState::NotReady;
+    let is_newer =
+        |it: &Container| it.sandbox == container.sandbox && it.name == container.name && it.attempt > container.attempt;
     match container.state {
         ContainerState::Exited => true,
-        ContainerState::Created => !listed.sandboxes.iter().any(is_ready),
+        ContainerState::Created => !listed.sandboxes.iter().any(is_ready) || listed.containers.iter().any(is_newer),
         ContainerState::Running | ContainerState::Unknown | ContainerState::Other(_) => false,
     }
 }
@@ -218,6 +220,8 @@ mod tests {
                 container("web-ended", "web", "app", ContainerState::Exited),
                 container("web-lost", "web", "side", ContainerState::Unknown),
                 container("web-made", "web", "new", ContainerState::Created),
+                container("web-failed", "web", "again", ContainerState::Created),
+                Container { attempt: 1, ..container("web-again", "web", "again", ContainerState::Created) },
                 container("idle-made", "idle", "app", ContainerState::Created),
                 of_other,
             ],
@@ -238,7 +242,18 @@ mod tests {
 
     /// Every change of what is listed, and of what is not.
     fn changes() -> Vec<Change> {
-        let containers = ["web-runs", "web-ended", "web-lost", "web-made", "idle-made", "other-runs", "web-", "gone"];
+        let containers = [
+            "web-runs",
+            "web-ended",
+            "web-lost",
+            "web-made",
+            "web-failed",
+            "web-again",
+            "idle-made",
+            "other-runs",
+            "web-",
+            "gone",
+        ];
         let of_container = |name: &str| {
             let stops = graces().map(|grace| Change::StopContainer(id(name), grace));
             stops.into_iter().chain([Change::RemoveContainer(id(name))])
@@ -284,12 +299,12 @@ mod tests {
 
     #[test]
     fn each_order_allows_what_it_asks_for_and_nothing_else() {
-        let of_stop = ["web-runs", "web-ended", "web-lost", "web-made", "idle-made"]
+        let of_stop = ["web-runs", "web-ended", "web-lost", "web-made", "web-failed", "web-again", "idle-made"]
             .map(|name| Change::StopContainer(id(name), graces()[0]));
         // In which nothing runs.
         let of_stop = of_stop.into_iter().chain(["over", "idle"].map(|name| Change::StopSandbox(sandbox_id(name))));
         let lost = graces().map(|grace| Change::StopContainer(id("web-lost"), grace));
-        let of_dead = ["web-ended", "idle-made"].map(|name| Change::RemoveContainer(id(name)));
+        let of_dead = ["web-ended", "web-failed", "idle-made"].map(|name| Change::RemoveContainer(id(name)));
         let sandboxes = [Change::StopSandbox(sandbox_id("over")), Change::RemoveSandbox(sandbox_id("over"))];
         let of_dead = of_dead.into_iter().chain(lost).chain(sandboxes).collect();
         let image = Change::RemoveImage(image_id("sha256:unused"));
