@@ -1,7 +1,8 @@
 //! Between a client that is not trusted and a runtime: what only reads passes, what stops, removes or changes something
 //! passes where a [`Guard`] allows it, and nothing else passes at all.
 //!
-//! A call is sent on as what was read of it, so that no field reaches the runtime that was not looked at. Answers pass as they come, in parts of no more than HTTP/2 has under way.
+//! A call is sent on as what was read of it, so that no field reaches the runtime that was not looked at. Answers pass as they
+//! come, in parts of no more than HTTP/2 has under way.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ const PREFIX: usize = 5;
 /// A call that stops, removes or changes something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Ends a container, with at least this grace.
+    /// Ends a container, with this grace.
     StopContainer(ContainerId, Duration),
     /// Removes a container, and kills what runs in it.
     RemoveContainer(ContainerId),
@@ -165,7 +166,7 @@ fn read(path: &str, body: &[u8]) -> Result<Asked, Status> {
     asked.map_err(Status::invalid_argument)
 }
 
-/// The message of a call that only reads, with nothing in it but what this file's services have.
+/// The message of a call that only reads, with nothing in it but what `proto/runtime.proto` has.
 fn reading(call: Call, message: &[u8]) -> Result<Vec<u8>, String> {
     let unread = |error: prost::DecodeError| error.to_string();
     match call {
