@@ -4,7 +4,7 @@
 use crate::agent::{Settings, tail};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
-use crate::machine::{KernelLog, wait_for};
+use crate::machine::{KernelLog, KernelSetting, wait_for};
 use crate::pods_tests::{self, Pod};
 use crate::scene::{PATIENCE, Scene};
 use anyhow::{Context as _, Result, ensure};
@@ -197,6 +197,8 @@ impl Inside {
     /// Has an agent with this process attack, and checks that each attempt was refused as it has to be, that no process
     /// ended for it and that nothing was reached.
     fn tries_all(&self, place: &Place, change: impl FnOnce(&mut Settings)) -> Result<Scene> {
+        // Without audit's daemon the kernel prints ten of its lines in five seconds, which the test before may have used up.
+        let _all = KernelSetting::begin("/proc/sys/kernel/printk_ratelimit", "0")?;
         let mut log = KernelLog::from_now()?;
         let scene = Scene::set_with(96, |settings| {
             settings.environment.push((self.variable, fifo().to_string_lossy().into_owned()));
