@@ -21,16 +21,21 @@ fn a_pod_that_grows_is_evicted_and_recorded_and_no_other() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
     turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
+    grower_alone_is_evicted(&turn);
+    turn.create(&pod("next", &IDLE)).expect("it is accepted");
+    turn.runs("next").expect("there is room");
+}
+
+/// The pod `grower` is evicted and stays so, and `bystander` runs on.
+pub(crate) fn grower_alone_is_evicted(turn: &Turn) {
     turn.pressure_begins().expect("memory is short");
     turn.is_evicted("grower").expect("it is evicted");
-    recorded(&turn, "grower").expect("as the kubelet does");
+    recorded(turn, "grower").expect("as the kubelet does");
     turn.runs("bystander").expect("it runs on");
     turn.pressure_ends().expect("there is room");
     thread::sleep(SETTLED);
-    recorded(&turn, "grower").expect("it stays evicted");
-    never_restarted(&turn, "grower").expect("it stays dead");
-    turn.create(&pod("next", &IDLE)).expect("it is accepted");
-    turn.runs("next").expect("there is room");
+    recorded(turn, "grower").expect("it stays evicted");
+    never_restarted(turn, "grower").expect("it stays dead");
 }
 
 #[test]

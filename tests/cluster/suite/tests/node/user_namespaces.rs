@@ -1,11 +1,9 @@
 //! Pods in user namespaces of their own, which a kubelet gives them with containerd 2.0 or later.
 
-use std::thread;
-
 use anyhow::Result;
 use serde_json::Value;
 
-use crate::eviction::{SETTLED, never_restarted, recorded};
+use crate::eviction::grower_alone_is_evicted;
 use crate::turn::Turn;
 use crate::view::{self, IDLE, pod, pod_that_takes};
 use crate::{NODE, PATIENCE, overlay, service_manager};
@@ -23,14 +21,7 @@ fn a_pod_in_a_user_namespace_is_evicted_and_recorded_and_no_other() {
     turn.runs("bystander").expect("it runs");
     is_mapped(&turn, "bystander").expect("it is in a user namespace");
     turn.create(&mapped(pod_that_takes("grower", 2600, RATE))).expect("it is accepted");
-    turn.pressure_begins().expect("memory is short");
-    turn.is_evicted("grower").expect("it is evicted");
-    recorded(&turn, "grower").expect("as the kubelet does");
-    turn.runs("bystander").expect("it runs on");
-    turn.pressure_ends().expect("there is room");
-    thread::sleep(SETTLED);
-    recorded(&turn, "grower").expect("it stays evicted");
-    never_restarted(&turn, "grower").expect("it stays dead");
+    grower_alone_is_evicted(&turn);
     turn.create(&mapped(pod("next", &IDLE))).expect("it is accepted");
     turn.runs("next").expect("there is room");
 }
