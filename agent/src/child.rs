@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::ensure;
-use plimsoll_config::Configuration;
+use plimsoll_config::{Configuration, LogFormat};
+use plimsoll_report::{LevelFilter, Log};
 use rustix::process::{Pid, getppid};
 
 use crate::options::Options;
@@ -52,6 +53,20 @@ impl ChildArguments {
     /// Where it cannot be read.
     pub(crate) fn configuration(&self, own_cgroup: Option<String>) -> anyhow::Result<Configuration> {
         inherited_config::configuration(&self.options, self.inherited_config, own_cgroup)
+    }
+
+    /// Starts this process's log on standard output, with what could not be had until then. Gives it with its level.
+    ///
+    /// # Errors
+    /// Where its thread cannot be started.
+    pub(crate) fn start_log(&self, format: LogFormat, troubles: Vec<String>) -> anyhow::Result<(Log, LevelFilter)> {
+        let level = self.options.log_level();
+        let log = Log::start(format, level, std::io::stdout(), || {})?;
+        log.install()?;
+        for trouble in troubles {
+            tracing::warn!("{trouble}");
+        }
+        Ok((log, level))
     }
 
     /// Call it after this process asked for the signal of its parent's death: where the supervisor died before, it would

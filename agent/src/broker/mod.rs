@@ -17,7 +17,6 @@ use plimsoll_cri::{Change, Guard, Listed};
 use plimsoll_inventory::{CORE_MESSAGE, CoreMessage};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::{capabilities, priority, program, system_calls};
-use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForBroker};
 use plimsoll_units::{MonotonicNs, Pattern};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -67,12 +66,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     troubles.extend(BROKER.filter(system_calls::filter_broker).err());
     #[cfg(feature = "fault-injection")]
     crate::hostile::start(hostile)?;
-    let level = arguments.options.log_level();
-    let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
-    log.install()?;
-    for trouble in troubles {
-        tracing::warn!("{trouble}");
-    }
+    let (log, level) = arguments.start_log(configuration.machine.log_format, troubles)?;
     program::let_go_of_start();
     runtime.block_on(async {
         tokio::select! {

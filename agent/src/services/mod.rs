@@ -29,7 +29,6 @@ use std::time::Duration;
 use plimsoll_config::Configuration;
 use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source, StopOrder, StopResult};
 use plimsoll_node::{capabilities, priority, program, system_calls};
-use plimsoll_report::Log;
 use plimsoll_state::handover::{self, ForServices};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
@@ -144,12 +143,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     troubles.extend(SERVICES.filter(|| system_calls::filter_services(kept.is_some())).err());
     #[cfg(feature = "fault-injection")]
     crate::hostile::start(hostile)?;
-    let level = arguments.options.log_level();
-    let log = Log::start(configuration.machine.log_format, level, std::io::stdout(), || {})?;
-    log.install()?;
-    for trouble in troubles {
-        tracing::warn!("{trouble}");
-    }
+    let (log, level) = arguments.start_log(configuration.machine.log_format, troubles)?;
     let is_configured = sources.is_some();
     let sources = sources.filter(|_| is_node);
     if is_configured && sources.is_none() {
