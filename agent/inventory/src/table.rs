@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::kubelet::{Amount, Pod, PodStats, QosClass};
+use plimsoll_policy::room::bring_in;
 use plimsoll_policy::{Key, MemoryReading, SliceSet, Terminating, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -34,9 +35,9 @@ pub struct Workload {
 /// All workloads and slices.
 #[derive(Debug)]
 pub struct Table {
+    /// By slot, up to the last one that was ever used.
     workloads: Vec<Option<Workload>>,
-    /// No slot at or above this one was ever used.
-    end: usize,
+    slots: usize,
     slices: [Option<SliceFacts>; SliceSet::MAX_SLICES],
     /// Storage for one observation,
     observed: Vec<Observed>,
@@ -107,11 +108,9 @@ impl Table {
     /// An empty table with all storage that it will use for so many workloads, [`SLOTS`] at most.
     pub fn with_slots(slots: usize) -> Self {
         let slots = slots.min(SLOTS);
-        let mut workloads = Vec::with_capacity(slots);
-        workloads.resize_with(slots, || None);
         Self {
-            workloads,
-            end: 0,
+            workloads: Vec::with_capacity(slots),
+            slots,
             slices: [const { None }; SliceSet::MAX_SLICES],
             observed: Vec::with_capacity(slots),
             observed_at: MonotonicNs(0),
@@ -119,8 +118,19 @@ impl Table {
     }
 
     /// The most workloads that it has room for.
-    pub fn slots(&self) -> usize {
+    pub const fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// No slot at or above this one was ever used.
+    pub const fn end(&self) -> usize {
         self.workloads.len()
+    }
+
+    /// Brings the storage for slots below `slots` in, before there are workloads in them.
+    pub fn bring_in(&mut self, slots: usize) {
+        bring_in(&mut self.workloads, slots);
+        bring_in(&mut self.observed, slots);
     }
 
     /// Takes an update in, and gives back the handle that it replaces.
@@ -128,8 +138,10 @@ impl Table {
         match update {
             Update::Workload(slot, mut facts) => {
                 let slot = slot as usize;
+                if slot < self.slots && self.workloads.len() <= slot {
+                    self.workloads.resize_with(slot + 1, || None);
+                }
                 let place = self.workloads.get_mut(slot)?;
-                self.end = self.end.max(slot + 1);
                 let (mut termination, mut moved, mut storage) = (Termination::Stays, Bytes::ZERO, None);
                 if let Some(old) = place.as_mut().filter(|old| old.facts.handle.id() == facts.handle.id()) {
                     (termination, storage) = (old.termination, old.storage.take());
@@ -201,11 +213,11 @@ impl Table {
 
     /// Workloads by slot.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Workload)> {
-        (0..).zip(&self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_ref()?)))
+        (0..).zip(&self.workloads).filter_map(|(slot, place)| Some((slot, place.as_ref()?)))
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Workload)> {
-        (0..).zip(&mut self.workloads[..self.end]).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
+        (0..).zip(&mut self.workloads).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
     /// Reads every workload's usage, and its number of tasks where it `counts_tasks`. `grace_seconds` is the grace that each
@@ -213,7 +225,7 @@ impl Table {
     pub fn observe(&mut self, grace_seconds: i64, counts_tasks: bool, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
         self.observed_at = now;
-        for (slot, place) in (0..).zip(&mut self.workloads[..self.end]) {
+        for (slot, place) in (0..).zip(&mut self.workloads) {
             let Some(workload) = place else { continue };
             let Workload { facts, termination, moved, storage: _ } = workload;
             let PageCache { charged: before, inactive_file, .. } = facts.cache;

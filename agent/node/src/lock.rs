@@ -15,7 +15,7 @@ const STACK: usize = 256 << 10;
 ///
 /// What comes later counts against the limit of locked memory as soon as CAP_IPC_LOCK is given up, and every allocation
 /// beyond it would fail: where that limit cannot be raised, only what there is now is locked.
-pub fn all(code: &Range<usize>) -> Result<(), NodeError> {
+pub fn all(code: &Range<usize>) -> Result<Locked, NodeError> {
     let unlimited = Rlimit { current: None, maximum: None };
     let later = match setrlimit(Resource::Memlock, unlimited) {
         Ok(()) => MlockAllFlags::FUTURE,
@@ -24,7 +24,35 @@ pub fn all(code: &Range<usize>) -> Result<(), NodeError> {
     mlockall(MlockAllFlags::CURRENT | later).map_err(refused)?;
     program::let_go_of_tables();
     program::let_go_of_code(code);
-    Ok(())
+    Ok(Locked { later })
+}
+
+/// How this process's memory is locked.
+#[derive(Debug)]
+pub struct Locked {
+    /// How what comes later is: brought in and locked as soon as it is mapped, or not at all.
+    later: MlockAllFlags,
+}
+
+impl Default for Locked {
+    /// Not at all.
+    fn default() -> Self {
+        Self { later: MlockAllFlags::empty() }
+    }
+}
+
+impl Locked {
+    /// What `make` makes, with large storage of it locked page by page as that is first touched: for room that is reserved
+    /// for more than is likely to be needed. Whatever needs a page of it without a fault has to touch it beforehand.
+    pub fn reserve<T>(&self, make: impl FnOnce() -> T) -> T {
+        let is_on_fault = !self.later.is_empty() && mlockall(self.later | MlockAllFlags::ONFAULT).is_ok();
+        let reserved = make();
+        if is_on_fault {
+            // It was granted before, and what it may be refused for has not changed.
+            let _ = mlockall(self.later);
+        }
+        reserved
+    }
 }
 
 /// Locks what this process has and will have page by page as it is first touched: for a process that maps much more

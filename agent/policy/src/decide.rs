@@ -50,6 +50,14 @@ impl State {
         Self(of, MadeFor::of(config, slots))
     }
 
+    /// Brings the storage for slots below `slots` in, as [`bring_in`](crate::room::bring_in) does, before there are workloads in them.
+    pub fn bring_in(&mut self, slots: usize) {
+        match &mut self.0 {
+            Of::Engine(state) => state.bring_in(slots),
+            Of::Kubelet(state) => state.bring_in(slots),
+        }
+    }
+
     /// A state that was read back, with all the room again that decisions need. `None` where it was made for another
     /// configuration or for another number of slots.
     pub fn restore(mut read: Self, config: &Config, slots: usize) -> Option<Self> {

@@ -15,6 +15,7 @@ use crate::observation::{MemoryReading, Observation, Uid, Workload};
 use crate::plan::{
     Action, Case, Growth, NoVictim, Outcome, Plan, Ranked, ReclaimOrder, Stage, ThresholdStatus, Verdict, Why,
 };
+use crate::room::bring_in;
 use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{Bytes, MonotonicNs};
@@ -85,6 +86,12 @@ impl State {
         self.manager.is_for(&self.config)
             && self.victims.len() <= workloads
             && self.waiting.is_none_or(|waiting| (waiting.acting as usize) < config.thresholds.len())
+    }
+
+    /// Brings in what it takes for so many workloads.
+    pub(crate) fn bring_in(&mut self, workloads: usize) {
+        bring_in(&mut self.victims, workloads);
+        self.turn.bring_in(workloads);
     }
 
     /// To be serialised. `has_taken`: with what the last turn evicted.

@@ -30,6 +30,7 @@ mod observation;
 pub mod oom_score;
 mod plan;
 mod reason;
+pub mod room;
 mod scope;
 pub mod selector;
 pub mod shutdown;

@@ -19,6 +19,7 @@ pub use threshold::{Case, ConditionCase, ThresholdStatus, Why};
 use crate::config::Config;
 use crate::kubelet::{Condition, Conditions};
 use crate::observation::MemoryReading;
+use crate::room::bring_in;
 use crate::scope::Scope;
 use plimsoll_units::MonotonicNs;
 
@@ -90,6 +91,15 @@ impl Plan {
             owned: Vec::with_capacity(workloads),
             ..Self::default()
         }
+    }
+
+    /// Brings the storage for so many workloads in.
+    pub fn bring_in(&mut self, workloads: usize) {
+        let Self { limited, actions, ranked, owned, .. } = self;
+        bring_in(limited, workloads);
+        bring_in(actions, workloads + 1);
+        bring_in(ranked, workloads);
+        bring_in(owned, workloads);
     }
 
     /// The threshold that the outcome is about.

@@ -26,10 +26,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_act::Worker;
 use plimsoll_config::{Configuration, SourceChoice, Throttled, WatchedSlice};
-use plimsoll_inventory::{Patterns, PodRoot, Protected, ReliefMode, SLOTS, SlicePlace};
+use plimsoll_inventory::{Patterns, PodRoot, Protected, ReliefMode, SLOTS, SlicePlace, Table};
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
+use plimsoll_node::lock::Locked;
 use plimsoll_node::meminfo::{MemInfo, page_bytes};
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
@@ -58,8 +59,8 @@ use past::{Past, enforcer, resumer};
 use thresholds::Machine;
 pub(crate) use watch::BRAKE_LEASE;
 use watch::{
-    Arming, DiskVictims, Disks, Enforcement, Evictions, Reporting, RuntimeRoots, Sampler, Signals, Stopping, Triggers,
-    Walking, Watch,
+    Arming, DiskVictims, Disks, Enforcement, Engine, Evictions, Reporting, RuntimeRoots, Sampler, Signals, Stopping,
+    Triggers, Walking, Watch,
 };
 
 /// How often the core samples although the kernel submits events: a lost one costs at most this, and at rest a beat.
@@ -142,11 +143,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     #[cfg(feature = "log")]
     crate::log::print_kernel_side(configuration.machine.log_format)?;
 
-    let mode = CgroupMode::detect();
-    let root = Root::open(mode.root().unwrap_or(CGROUP_ROOT.as_ref()))?;
-    let unified = mode == CgroupMode::Unified;
-    let (claim, turn) = claim(&configuration, unified, &mut troubles)?.unzip();
-    let turn = turn.flatten();
+    let (root, unified) = cgroups()?;
+    let (claim, turn) = claim(&configuration, unified, &mut troubles)?;
     let acting = claim.is_some() && turn.is_none();
     let shadow = shadow(acting, unified, configuration.machine.shadow);
 
@@ -194,7 +192,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     start.workloads = lap(now);
 
     let now = monotonic();
-    let writer = settle(&mut troubles)?;
+    let (writer, locked) = settle(&mut troubles)?;
     start.lock = lap(now);
 
     let undone = past.as_ref().and_then(|past| past.counts);
@@ -203,10 +201,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         Some(past) => (None, Some(enforcer(&configuration, past, &root, writer, &news, &mut troubles)?)),
         None => (Some(writer), None),
     };
+    let (table, engine) = locked.reserve(|| tables(&configuration, most));
     let parts = watch::Parts {
         heart,
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
-        workloads: watch::Workloads::new(most, updates, give_back, handle.clone()),
+        workloads: watch::Workloads::new(table, updates, give_back, handle.clone()),
+        engine,
         sampler: sampler(&configuration, &mut troubles, now)?,
         arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake(&configuration, acting && brakes_in_kernel)?, means),
@@ -214,10 +214,10 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         walking: Walking::new(has_events),
         evictions: Evictions::new(arguments.pods.is_some().then_some(inform), monotonic()),
         disks: Disks::new(configuration.disk_policy()),
-        disk_victims: disk_victims(arguments, &configuration, most)?,
+        disk_victims: disk_victims(arguments, &configuration, most, &locked)?,
         stopping: Stopping::new(arguments.asks_runtime),
     };
-    let mut watch = Watch::new(parts, configuration.policy.clone(), slow);
+    let mut watch = Watch::new(parts, slow);
     filter(&mut troubles);
     watch.begin();
     start.armed = lap(begun);
@@ -234,6 +234,12 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     // Nothing is closed or freed one by one: this thread may not, and the kernel does it all. The runtime's own exit takes
     // locks that threads which are just ending may hold.
     signal_hook::low_level::exit(end.code().into())
+}
+
+/// The tree of cgroups, and whether the machine has version 2 alone.
+fn cgroups() -> anyhow::Result<(Root, bool)> {
+    let mode = CgroupMode::detect();
+    Ok((Root::open(mode.root().unwrap_or(CGROUP_ROOT.as_ref()))?, mode == CgroupMode::Unified))
 }
 
 /// The ways from `services`, from the scanner, to the broker, and to what finds the kubelet and container runtimes.
@@ -261,10 +267,11 @@ fn claim(
     configuration: &Configuration,
     unified: bool,
     troubles: &mut Vec<String>,
-) -> anyhow::Result<Option<(Claim, Option<Turn>)>> {
+) -> anyhow::Result<(Option<Claim>, Option<Turn>)> {
     let locks = Locks::of(&configuration.machine.state_directory);
     let claims = unified && !configuration.machine.shadow;
-    claims.then(|| Claim::start(locks, troubles)).transpose()
+    let (claim, turn) = claims.then(|| Claim::start(locks, troubles)).transpose()?.unzip();
+    Ok((claim, turn.flatten()))
 }
 
 /// The brake in the kernel; `acts`: what that stopped is continued by this process.
@@ -285,17 +292,23 @@ fn sampler(configuration: &Configuration, troubles: &mut Vec<String>, now: Monot
     Ok(Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), task_limits(configuration, troubles), now))
 }
 
+/// The workloads and the decisions about them, for so many.
+fn tables(configuration: &Configuration, most: usize) -> (Table, Engine) {
+    (Table::with_slots(most), Engine::new(configuration.policy.clone(), most))
+}
+
 /// What decides about pods for what they take of disks: the scanner is there where that may be.
 fn disk_victims(
     arguments: &Arguments,
     configuration: &Configuration,
     most: usize,
+    locked: &Locked,
 ) -> anyhow::Result<Option<DiskVictims>> {
     let start = |_| {
         let (directories, roots) = RuntimeRoots::of(configuration);
         let node = DiskReader::start("disk", vec![configuration.kubelet_root()])?;
         let readers = DiskReaders::new(node, DiskReader::start("runtime-disks", directories)?);
-        Ok(DiskVictims::new(configuration.disk_policy(), most, readers, roots))
+        Ok(locked.reserve(|| DiskVictims::new(configuration.disk_policy(), most, readers, roots)))
     };
     arguments.storage.map(start).transpose()
 }
@@ -434,10 +447,11 @@ fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
 
 /// Locks memory, raises this thread, and gives up what was needed for the start only. Gives the worker that writes to
 /// cgroups' files, which has a higher priority than this thread, so that a freeze is written as soon as it is requested.
-fn settle(troubles: &mut Vec<String>) -> anyhow::Result<Worker> {
-    if let Err(error) = lock::all(&crate::apart::code()) {
+fn settle(troubles: &mut Vec<String>) -> anyhow::Result<(Worker, Locked)> {
+    let locked = lock::all(&crate::apart::code()).unwrap_or_else(|error| {
         troubles.push(error.to_string());
-    }
+        Locked::default()
+    });
     lock::touch_stack();
     let (prepared, is_prepared) = std::sync::mpsc::channel();
     let prepare = move || {
@@ -451,7 +465,7 @@ fn settle(troubles: &mut Vec<String>) -> anyhow::Result<Worker> {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
     keep_capabilities()?;
-    Ok(writer)
+    Ok((writer, locked))
 }
 
 /// Drops what is not needed any more on the calling thread; threads that it starts inherit what is left: for files that

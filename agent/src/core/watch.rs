@@ -24,6 +24,7 @@
 //! - [`evictions`]: pods that are evicted and conditions, named until they are on a disk.
 //! - [`reporting`]: the records, and which plan is reported.
 //! - [`switching`]: the kill switch.
+//! - [`room`]: storage for workloads that come.
 //! - [`keeping`]: what the next core goes on with.
 
 mod arming;
@@ -41,6 +42,7 @@ mod readings;
 mod reclaiming;
 mod reporting;
 mod resting;
+mod room;
 mod sampling;
 mod schedule;
 mod scopes;
@@ -58,7 +60,6 @@ use std::sync::Arc;
 use plimsoll_inventory::{Facts, SliceFacts, Table, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::Config as Policy;
 use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_units::MonotonicNs;
 use rtrb::{Consumer, Producer};
@@ -68,7 +69,7 @@ use rustix::io::Errno;
 use super::inventory::{InventoryHandle, News, Request};
 use crate::record::{Cause, HealthRecord, Tampered};
 pub(super) use arming::Arming;
-use deciding::Engine;
+pub(super) use deciding::Engine;
 pub(super) use disk_victims::{DiskVictims, RuntimeRoots};
 pub(super) use disks::Disks;
 pub(super) use enforcement::{Enforcement, Enforcer, Means};
@@ -80,6 +81,7 @@ pub(super) use holding::{Holding, MOST_HELD};
 use readings::ReadingReports;
 pub(super) use reporting::Reporting;
 use resting::Resting;
+use room::Room;
 pub(super) use sampling::Sampler;
 use schedule::Schedule;
 use scopes::Scopes;
@@ -131,14 +133,13 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    /// `most`: how many the inventory thread sends at most.
     pub(super) fn new(
-        most: usize,
+        table: Table,
         updates: Consumer<News>,
         give_back: Producer<Arc<Handle>>,
         handle: InventoryHandle,
     ) -> Self {
-        Self { table: Table::with_slots(most), updates, give_back, handle }
+        Self { table, updates, give_back, handle }
     }
 
     /// Gives a handle back to the inventory thread, which opened it: this may be the last one, and closing can block.
@@ -175,6 +176,7 @@ pub(super) struct Watch {
     walking: Walking,
     folding: Folding,
     resting: Resting,
+    room: Room,
     readings: ReadingReports,
     /// How long the last sample took that read workloads.
     cost: Duration,
@@ -185,6 +187,7 @@ pub(super) struct Parts {
     pub(super) heart: Heart,
     pub(super) triggers: Triggers,
     pub(super) workloads: Workloads,
+    pub(super) engine: Engine,
     pub(super) sampler: Sampler,
     pub(super) arming: Arming,
     pub(super) enforcement: Enforcement,
@@ -198,10 +201,9 @@ pub(super) struct Parts {
 
 impl Watch {
     /// `slow`: how often to sample without an event; absent where only the source's own period counts.
-    pub(super) fn new(parts: Parts, policy: Policy, slow: Option<Duration>) -> Self {
-        let Parts { heart, triggers, workloads, sampler, arming, enforcement, reporting, walking, .. } = parts;
+    pub(super) fn new(parts: Parts, slow: Option<Duration>) -> Self {
+        let Parts { heart, triggers, workloads, engine, sampler, arming, enforcement, reporting, walking, .. } = parts;
         let Parts { evictions, disks, disk_victims, stopping, .. } = parts;
-        let slots = workloads.table.slots();
         Self {
             heart,
             triggers,
@@ -214,16 +216,17 @@ impl Watch {
             disks,
             disk_victims,
             stopping,
-            throttled: ThrottledVictims::new(&policy),
+            throttled: ThrottledVictims::new(&engine.policy),
             schedule: Schedule::new(slow, monotonic()),
-            scopes: Scopes::new(&policy),
+            scopes: Scopes::new(&engine.policy),
             figures: Figures::new(),
             walking,
             folding: Folding::default(),
             resting: Resting::default(),
+            room: Room::default(),
             readings: ReadingReports::default(),
             cost: Duration::ZERO,
-            engine: Engine::new(policy, slots),
+            engine,
         }
     }
 
@@ -438,6 +441,7 @@ impl Watch {
                 }
             }
         }
+        self.make_room();
         if any {
             self.resting.end();
         }

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::kubelet::{Amount, Readings, Resource, Signal};
 use crate::observation::{Key, Observation, Workload};
 use crate::plan::{Case, Owned, Plan, ThresholdStatus, Why};
+use crate::room::bring_in;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
@@ -46,8 +47,11 @@ pub(super) struct Baseline {
     taken: Option<MonotonicNs>,
     /// By signal.
     available: [Option<Then>; MEMORY.len()],
-    /// By slot.
+    /// By slot, up to the last one that was used.
     used: Vec<Option<Used>>,
+    /// How many slots there can be.
+    #[serde(skip)]
+    slots: usize,
     /// Since when what empty cgroups hold is counted on, and how much that was.
     awaited: Option<(MonotonicNs, Bytes)>,
 }
@@ -55,12 +59,23 @@ pub(super) struct Baseline {
 impl Baseline {
     /// For workloads with slots below `slots`.
     pub(super) fn with_capacity(slots: usize) -> Self {
-        Self { used: vec![None; slots], ..Self::default() }
+        Self { used: Vec::with_capacity(slots), slots, ..Self::default() }
     }
 
-    /// For how many.
-    pub(super) const fn slots(&self) -> usize {
-        self.used.len()
+    /// Whether it is for workloads with slots below `slots` alone.
+    pub(super) const fn fits(&self, slots: usize) -> bool {
+        self.used.len() <= slots
+    }
+
+    /// Has room for slots below `slots` again, after it was read back.
+    pub(super) fn reserve(&mut self, slots: usize) {
+        self.slots = slots;
+        self.used.reserve_exact(slots.saturating_sub(self.used.len()));
+    }
+
+    /// Brings in what so many slots take.
+    pub(super) fn bring_in(&mut self, slots: usize) {
+        bring_in(&mut self.used, slots);
     }
 
     fn take(&mut self, readings: &Readings, observation: &Observation<'_>) {
@@ -70,14 +85,18 @@ impl Baseline {
             let Available { kubelet, kernel, withheld, .. } = Available::of(signal, readings, observation)?;
             Some(Then { kubelet, kernel, withheld, capacity: readings.get(signal)?.capacity })
         });
-        self.used.fill(None);
+        self.used.clear();
         for workload in observation.workloads.iter().filter(|workload| workload.is_in(observation.scope)) {
-            if let Some(place) = self.used.get_mut(workload.key.slot as usize) {
+            let slot = workload.key.slot as usize;
+            if slot < self.slots {
+                if self.used.len() <= slot {
+                    self.used.resize(slot + 1, None);
+                }
                 let owner = workload.owner.map(|owner| owner.id);
                 // Page cache that counted as used would hide as much growth of what replaces it by other memory.
                 let usage =
                     workload.working_set().map(|usage| workload.settled.map_or(usage, |known| known.min(usage)));
-                *place = Some(Used { id: workload.key.id, owner, usage, is_empty: workload.is_empty });
+                self.used[slot] = Some(Used { id: workload.key.id, owner, usage, is_empty: workload.is_empty });
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::kubelet::{Condition, Conditions, DiskLayout, Readings, Signal, StatsTime, Threshold};
 use crate::observation::{Owner, Reclaimed, Uid, Workload};
 use crate::plan::{ReclaimOrder, Stage, Why};
+use crate::room::bring_in;
 use crate::scope::Scope;
 use core::time::Duration;
 use plimsoll_units::{CgroupId, MonotonicNs};
@@ -308,7 +309,7 @@ impl State {
     /// Whether it was made for such a configuration, so that decisions can go on with it.
     pub(crate) fn fits(&self, config: &Config, slots: usize) -> bool {
         let is_sized = |scope: &ScopeState, thresholds: &[Threshold]| {
-            scope.watched.len() == thresholds.len() + 1 && scope.baselines.iter().all(|it| it.slots() == slots)
+            scope.watched.len() == thresholds.len() + 1 && scope.baselines.iter().all(|it| it.fits(slots))
         };
         is_sized(&self.node, &config.thresholds)
             && self.room == slots
@@ -325,10 +326,22 @@ impl State {
 
     /// Has all the room again that it was made with.
     pub(crate) fn reserve(&mut self) {
-        self.over_limits.reserve_exact(self.room.saturating_sub(self.over_limits.len()));
+        let room = self.room;
+        self.over_limits.reserve_exact(room.saturating_sub(self.over_limits.len()));
+        self.baselines_mut().for_each(|baseline| baseline.reserve(room));
         for taken in &mut self.taken {
             taken.loops.reserve();
         }
+    }
+
+    /// Brings in what it takes for slots below `slots`.
+    pub(crate) fn bring_in(&mut self, slots: usize) {
+        bring_in(&mut self.over_limits, slots);
+        self.baselines_mut().for_each(|baseline| baseline.bring_in(slots));
+    }
+
+    fn baselines_mut(&mut self) -> impl Iterator<Item = &mut Baseline> {
+        core::iter::once(&mut self.node).chain(&mut self.slices).flat_map(|scope| &mut scope.baselines)
     }
 
     /// Gives back what the limit of victims a minute counted for kills that were not done.

@@ -11,6 +11,7 @@ use super::ranking::{DiskLayout, Ranked, Verdict, rank};
 use super::reclaim::Reclaim;
 use super::signals::{Condition, Readings, Resource};
 use super::threshold::{Origin, Threshold};
+use crate::room::bring_in;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
@@ -207,6 +208,12 @@ impl Plan {
     /// A plan for this many pods. Nothing allocates later.
     pub fn with_capacity(pods: usize) -> Self {
         Self { evictions: Vec::with_capacity(pods), ranked: Vec::with_capacity(pods), ..Self::default() }
+    }
+
+    /// Brings in what it takes for so many pods.
+    pub(crate) fn bring_in(&mut self, pods: usize) {
+        bring_in(&mut self.evictions, pods);
+        bring_in(&mut self.ranked, pods);
     }
 
     /// As it was when it asked for a reclaim.

@@ -18,7 +18,7 @@ use super::triggers::Trigger;
 use crate::record::{Cause, HealthRecord, ThresholdRecord};
 
 /// The decisions, in storage made beforehand.
-pub(super) struct Engine {
+pub(in crate::core) struct Engine {
     pub(super) policy: Policy,
     pub(super) state: State,
     pub(super) plan: Plan,
@@ -28,13 +28,19 @@ pub(super) struct Engine {
 
 impl Engine {
     /// For as many workloads as the table has room for.
-    pub(super) fn new(policy: Policy, slots: usize) -> Self {
+    pub(in crate::core) fn new(policy: Policy, slots: usize) -> Self {
         Self {
             state: State::with_capacity(&policy, slots),
             plan: Plan::with_capacity(&policy, slots, 0),
             number: 0,
             policy,
         }
+    }
+
+    /// Brings in what it takes for slots below `slots`.
+    pub(super) fn bring_in(&mut self, slots: usize) {
+        self.state.bring_in(slots);
+        self.plan.bring_in(slots);
     }
 
     /// Whether the plan is about memory, or about limits of pods.

@@ -18,6 +18,7 @@ use core::time::Duration;
 
 use plimsoll_inventory::{Counts, DiskReading, DiskRole, InUse, LayersOn, Limited, PodStorage, Table, Unobserved};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
+use plimsoll_policy::room::bring_in;
 use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
 use plimsoll_units::{Bytes, MonotonicNs};
 
@@ -160,6 +161,13 @@ impl DiskVictims {
             reported: Reported::default(),
             policy,
         }
+    }
+
+    /// Brings in what it takes for slots below `slots`.
+    pub(super) fn bring_in(&mut self, slots: usize) {
+        bring_in(&mut self.rows, slots);
+        self.state.bring_in(slots);
+        self.plan.bring_in(slots);
     }
 
     /// Asks for a reading of the disks when that is due. Gives one that has come.

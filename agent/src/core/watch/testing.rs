@@ -6,13 +6,13 @@ use super::super::kernel_brake::KernelBrake;
 use super::super::thresholds::Machine;
 use super::triggers::{Ready, Trigger};
 use super::{
-    Arming, Disks, End, Enforcement, Enforcer, Evictions, Holding, MOST_HELD, Means, Parts, Reporting, Sampler,
+    Arming, Disks, End, Enforcement, Enforcer, Engine, Evictions, Holding, MOST_HELD, Means, Parts, Reporting, Sampler,
     Signals, Stopping, Triggers, Walking, Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
-use plimsoll_inventory::{CoreMessage, Facts, SliceFacts, SliceFigures, Termination, Update};
+use plimsoll_inventory::{CoreMessage, Facts, SliceFacts, SliceFigures, Table, Termination, Update};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
@@ -113,10 +113,12 @@ impl Scene {
         let handle = InventoryHandle::new().expect("a descriptor");
         let kernel_brake = KernelBrake::new(Duration::from_secs(2), None);
         let (_, heart) = heartbeat::create().expect("memory");
+        let table = Table::with_slots(plimsoll_inventory::SLOTS);
         let parts = Parts {
+            engine: Engine::new(policy, table.slots()),
             heart: Heart::attach(heart.memory, heart.alarm).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
-            workloads: Workloads::new(plimsoll_inventory::SLOTS, take, give_back, handle),
+            workloads: Workloads::new(table, take, give_back, handle),
             sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, TaskLimits::open().ok(), monotonic()),
             arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
@@ -128,7 +130,7 @@ impl Scene {
             stopping: Stopping::default(),
         };
         let mut scene = Self {
-            watch: Watch::new(parts, policy, None),
+            watch: Watch::new(parts, None),
             updates,
             returned,
             reported: queue::Consumer::attach(&reader).expect("a queue"),
