@@ -4,16 +4,17 @@
 //! aside, and goes on beside the others, in this round and the next ones, until it ends. One is put aside at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use plimsoll_inventory::{MOST_PODS, PartUsage, StorageMessage, StoragePart, name_number};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
 use plimsoll_storage::{
-    Count, Measure, Part, PodDirectories, PodName, Progress, Scan, Slice, StorageError, VolumeKind,
+    Count, Measure, Part, PodDirectories, PodDirectory, PodName, Progress, Scan, Slice, StorageError, VolumeKind,
 };
 use plimsoll_units::MonotonicNs;
-use rustix::fs::{AtFlags, CWD, Dir, DirEntry, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use super::left::DisksLeft;
 
@@ -143,9 +144,10 @@ impl Rounds {
     /// Measures every pod, or stops where the sink says so.
     pub(super) fn go(&mut self, sink: &mut impl Sink) {
         self.has_memory = false;
-        let Some(pods) = self.pods() else { return };
+        let directories = PodDirectories::open(&self.kubelet, &self.logs);
+        let Some(pods) = pods(&directories) else { return };
         for pod in &pods {
-            if !self.pod(pod, sink) {
+            if !sink.goes_on() || self.pod(pod, &directories, sink).is_break() {
                 return;
             }
         }
@@ -166,34 +168,15 @@ impl Rounds {
         self.aside.is_some()
     }
 
-    /// The pods that have directories of either kind; `None` where the kubelet's cannot be listed. Of a pod that is gone those
-    /// of logs may be left alone.
-    fn pods(&self) -> Option<Vec<Found>> {
-        let names: BTreeMap<String, (String, String)> = names_in(&self.logs)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|entry| {
-                let (rest, uid) = entry.rsplit_once('_')?;
-                let (namespace, name) = rest.split_once('_')?;
-                Some((uid.to_owned(), (namespace.to_owned(), name.to_owned())))
-            })
-            .collect();
-        let of_kubelet = names_in(&self.kubelet.join("pods"))?;
-        let of_logs = names.keys().filter(|uid| of_kubelet.binary_search(*uid).is_err()).cloned();
-        let uids: Vec<String> = of_kubelet.iter().cloned().chain(of_logs).collect();
-        let found = |uid: String| Found { name: names.get(&uid).cloned(), uid };
-        Some(uids.into_iter().take(MOST_PODS).map(found).collect())
-    }
-
-    /// Measures a pod. False: the round is over.
-    fn pod(&mut self, pod: &Found, sink: &mut impl Sink) -> bool {
+    /// Measures a pod, or stops in the middle of it.
+    fn pod(&mut self, pod: &Found, directories: &PodDirectories, sink: &mut impl Sink) -> ControlFlow<()> {
         let uid = Uid::of(&pod.uid);
+        let name = pod.name.as_ref().map(|(namespace, name)| (&**namespace, &**name));
+        // What has no name of a pod is none of the kubelet's.
+        let Ok(directory) = directories.pod(PodName { name, uid: &pod.uid }) else { return ControlFlow::Continue(()) };
         let mut parts: BTreeMap<StoragePart, Measured> = BTreeMap::new();
-        for target in self.targets(pod) {
-            if !sink.goes_on() {
-                return false;
-            }
-            let Some(measured) = self.measure(pod, &target, sink) else { continue };
+        for target in targets(&directory) {
+            let Some(measured) = self.measure(pod, &directory, &target, sink)? else { continue };
             self.has_memory |= !measured.is_local;
             let part = part_of(&target, measured.is_local);
             // Two names with one number are one part.
@@ -205,27 +188,18 @@ impl Rounds {
             sink.send(StorageMessage::Part(PartUsage { uid, part, used, begun, ended }));
         }
         sink.send(StorageMessage::Measured(uid));
-        true
+        ControlFlow::Continue(())
     }
 
-    /// What of a pod is measured.
-    fn targets(&self, pod: &Found) -> BTreeSet<Target> {
-        let mut targets = BTreeSet::from([Target::EtcHosts]);
-        let volumes = self.kubelet.join("pods").join(&pod.uid).join("volumes");
-        for kind in KINDS {
-            let names = names_in(&volumes.join(kind.plugin())).unwrap_or_default();
-            targets.extend(names.into_iter().map(|name| Target::Volume(kind, name)));
-        }
-        if let Some((namespace, name)) = &pod.name {
-            let logs = names_in(&self.logs.join(format!("{namespace}_{name}_{}", pod.uid))).unwrap_or_default();
-            targets.extend(logs.into_iter().map(Target::ContainerLogs));
-            targets.insert(Target::PodLogs);
-        }
-        targets.into_iter().take(MOST_OF_A_POD).collect()
-    }
-
-    /// Measures a part; absent where it is gone, or is none.
-    fn measure(&mut self, pod: &Found, target: &Target, sink: &mut impl Sink) -> Option<Measured> {
+    /// Measures a part, or stops in the middle of it; absent where it is gone, or is none.
+    fn measure(
+        &mut self,
+        pod: &Found,
+        directory: &PodDirectory,
+        target: &Target,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<(), Option<Measured>> {
+        use ControlFlow::Continue;
         let key = (pod.uid.clone(), target.clone());
         if let Some(aside) = &mut self.aside {
             let is_it = aside.key == key;
@@ -233,39 +207,36 @@ impl Rounds {
             // What is large, too, has its turn after it.
             if is_it || self.waiting.as_ref() == Some(&key) || self.large.contains_key(&key) {
                 self.waiting = self.waiting.take().or_else(|| (!is_it).then(|| key.clone()));
-                return Some(self.known(&key));
+                return Continue(Some(self.known(&key)));
             }
         }
         let begun = monotonic();
-        let (namespace, name) = pod.name.as_ref().map_or(("-", "-"), |(namespace, name)| (namespace, name));
-        let directories = PodDirectories { kubelet: &self.kubelet, logs: &self.logs };
-        let pod_name = PodName { namespace, name, uid: &pod.uid };
         let done = |count, is_local| Measured { count, is_local, begun, ended: monotonic() };
-        let (scan, is_local) = match directories.measure(pod_name, target.part()) {
-            Ok(Measure::Done(count)) => return Some(done(Some(count), true)),
-            Ok(Measure::InMemory(count)) => return Some(done(Some(count), false)),
+        let (scan, is_local) = match directory.measure(target.part()) {
+            Ok(Measure::Done(count)) => return Continue(Some(done(Some(count), true))),
+            Ok(Measure::InMemory(count)) => return Continue(Some(done(Some(count), false))),
             Ok(Measure::Scan(scan)) => (scan, true),
             Ok(Measure::ScanInMemory(scan)) => (scan, false),
-            Err(error) if is_gone(&error) => return None,
+            Err(error) if is_gone(&error) => return Continue(None),
             Err(error) => {
                 let was_reported = self.failing.before || self.failing.now;
                 self.failing.now = true;
                 if !was_reported {
                     sink.complain(&error);
                 }
-                return Some(done(None, true));
+                return Continue(Some(done(None, true)));
             }
         };
-        self.scan(Aside { key, scan, is_local, begun, is_there: true }, sink)
+        self.scan(Aside { key, scan, is_local, begun, is_there: true }, sink).map_continue(Some)
     }
 
-    /// Goes on with a scan to its end, or puts it aside. Absent at the round's end.
-    fn scan(&mut self, mut aside: Aside, sink: &mut impl Sink) -> Option<Measured> {
+    /// Goes on with a scan to its end, or puts it aside, or stops in the middle of it.
+    fn scan(&mut self, mut aside: Aside, sink: &mut impl Sink) -> ControlFlow<(), Measured> {
         let mut seen = 0_u32;
         loop {
             if let Some(measured) = aside.step(self.slice) {
                 self.large.remove(&aside.key);
-                return Some(measured);
+                return ControlFlow::Continue(measured);
             }
             self.step_aside();
             seen = seen.saturating_add(self.slice.entries);
@@ -277,10 +248,10 @@ impl Rounds {
                 } else {
                     self.waiting.get_or_insert(aside.key);
                 }
-                return Some(known);
+                return ControlFlow::Continue(known);
             }
             if !sink.goes_on() {
-                return None;
+                return ControlFlow::Break(());
             }
         }
     }
@@ -304,6 +275,40 @@ impl Rounds {
             }
         }
     }
+}
+
+/// The pods that have directories of either kind; `None` where the kubelet's cannot be listed. Of a pod that is gone those
+/// of logs may be left alone.
+fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
+    let names: BTreeMap<String, (String, String)> = directories
+        .logs(MOST_PODS)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|entry| {
+            let (rest, uid) = entry.rsplit_once('_')?;
+            let (namespace, name) = rest.split_once('_')?;
+            Some((uid.to_owned(), (namespace.to_owned(), name.to_owned())))
+        })
+        .collect();
+    let of_kubelet = directories.pods(MOST_PODS)?;
+    let of_logs = names.keys().filter(|uid| of_kubelet.binary_search(*uid).is_err()).cloned();
+    let uids: Vec<String> = of_kubelet.iter().cloned().chain(of_logs).collect();
+    let found = |uid: String| Found { name: names.get(&uid).cloned(), uid };
+    Some(uids.into_iter().take(MOST_PODS).map(found).collect())
+}
+
+/// What of a pod is measured.
+fn targets(directory: &PodDirectory) -> impl Iterator<Item = Target> {
+    let mut targets = BTreeSet::from([Target::EtcHosts]);
+    for kind in KINDS {
+        let volumes = directory.volumes(kind, MOST_PODS);
+        targets.extend(volumes.into_iter().map(|name| Target::Volume(kind, name)));
+    }
+    if directory.has_logs() {
+        targets.extend(directory.containers(MOST_PODS).into_iter().map(Target::ContainerLogs));
+        targets.insert(Target::PodLogs);
+    }
+    targets.into_iter().take(MOST_OF_A_POD)
 }
 
 impl Aside {
@@ -352,18 +357,6 @@ fn part_of(target: &Target, is_local: bool) -> StoragePart {
 /// Whether there is nothing to be measured: it is gone, or a file among directories.
 fn is_gone(error: &StorageError) -> bool {
     error.is_not_found() || matches!(error, StorageError::File { source: rustix::io::Errno::NOTDIR, .. })
-}
-
-/// The names in a directory, in order; those that are not UTF-8 are none of the kubelet's. `None` where it cannot be listed.
-/// By the calls that the filter allows: musl's own functions, and `open` on x86-64, make others.
-fn names_in(directory: &Path) -> Option<Vec<String>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let entries = Dir::new(openat(CWD, directory, flags, Mode::empty()).ok()?).ok()?;
-    let name = |entry: DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
-    let names = entries.map_while(Result::ok).filter_map(name).filter(|name| !matches!(&**name, "." | ".."));
-    let mut names: Vec<String> = names.take(MOST_PODS).collect();
-    names.sort_unstable();
-    Some(names)
 }
 
 #[cfg(test)]

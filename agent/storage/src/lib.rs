@@ -27,7 +27,7 @@ pub use error::StorageError;
 pub use layout::{Disks, Roots, Warning, find};
 pub use mounts::{Device, FileSystem, Mounts};
 pub use pace::{Left, Pace, has_moved, next_reading};
-pub use pod::{Measure, Part, PodDirectories, PodName, VolumeKind};
+pub use pod::{Measure, Part, PodDirectories, PodDirectory, PodName, VolumeKind};
 pub use scan::{Count, Incomplete, Outcome, Progress, Scan, Slice};
 pub use statfs::{Trouble, left_at, room_at};
 pub use worker::{Slots, Worker};

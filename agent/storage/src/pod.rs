@@ -7,28 +7,19 @@ use crate::directory;
 use crate::error::StorageError;
 use crate::scan::{Count, Scan};
 use crate::statfs::Figures;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, Dir, DirEntry, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx,
+};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::path::{Component, Path, PathBuf};
 
-/// The directories that pods' storage is in. Either may be a link.
-#[derive(Clone, Copy, Debug)]
-pub struct PodDirectories<'a> {
-    /// The kubelet's own (`--root-dir`, `/var/lib/kubelet`).
-    pub kubelet: &'a Path,
-    /// That of logs (`podLogsDir`, `/var/log/pods`).
-    pub logs: &'a Path,
-}
-
 /// What a pod's directories are named after. The UID of a static pod is the kubelet's own, not that of its mirror.
 #[derive(Clone, Copy, Debug)]
 pub struct PodName<'a> {
-    /// Its namespace.
-    pub namespace: &'a str,
-    /// Its name.
-    pub name: &'a str,
+    /// Its namespace and name, which its logs are found by; absent of one whose logs are not known.
+    pub name: Option<(&'a str, &'a str)>,
     /// Its UID.
     pub uid: &'a str,
 }
@@ -84,33 +75,88 @@ pub enum Measure {
     ScanInMemory(Box<Scan>),
 }
 
-impl PodDirectories<'_> {
-    /// Begins to measure one part. May hang where a disk does. A part whose directory does not exist is an error that
-    /// [`StorageError::is_not_found`] knows.
+/// The directories that pods' storage is in, opened for one round. Each is followed to where it is a link.
+#[derive(Debug)]
+pub struct PodDirectories {
+    /// `pods` in the kubelet's own (`--root-dir`, `/var/lib/kubelet`).
+    pods: Place,
+    /// That of logs (`podLogsDir`, `/var/log/pods`).
+    logs: Place,
+}
+
+impl PodDirectories {
+    /// In the kubelet's directory, and of logs. May hang where a disk does.
+    pub fn open(kubelet: &Path, logs: &Path) -> Self {
+        Self { pods: Place::at(kubelet.join("pods")), logs: Place::at(logs.to_owned()) }
+    }
+
+    /// What the kubelet has a directory of, in order and `most` of them at most; `None` where that cannot be listed.
+    pub fn pods(&self, most: usize) -> Option<Vec<String>> {
+        self.pods.names(most)
+    }
+
+    /// Likewise the directories of logs.
+    pub fn logs(&self, most: usize) -> Option<Vec<String>> {
+        self.logs.names(most)
+    }
+
+    /// The directories of one pod. May hang where a disk does. One that is not there is an error of each part that would be in
+    /// it, which [`StorageError::is_not_found`] knows.
     ///
-    /// The two directories themselves and `pods` are followed where they are links. No link below them is, and names
-    /// that are not one component of a path are refused.
-    pub fn measure(&self, pod: PodName<'_>, part: Part<'_>) -> Result<Measure, StorageError> {
-        let PodName { namespace, name, uid } = pod;
+    /// No link below the two directories is followed, and names that are not one component of a path are refused.
+    pub fn pod(&self, pod: PodName<'_>) -> Result<PodDirectory, StorageError> {
+        let PodName { name, uid } = pod;
         component("pod's UID", uid)?;
-        let of_kubelet = || self.kubelet.join("pods");
-        let of_logs = || {
-            component("namespace", namespace)?;
-            component("pod", name)?;
-            Ok::<_, StorageError>(format!("{namespace}_{name}_{uid}"))
+        let logs = match name {
+            Some((namespace, name)) => {
+                component("namespace", namespace)?;
+                component("pod", name)?;
+                Some(self.logs.below(format!("{namespace}_{name}_{uid}")))
+            }
+            None => None,
         };
+        Ok(PodDirectory { own: self.pods.below(uid), logs })
+    }
+}
+
+/// The directories of one pod.
+#[derive(Debug)]
+pub struct PodDirectory {
+    own: Place,
+    logs: Option<Place>,
+}
+
+impl PodDirectory {
+    /// The names of its volumes of this kind, in order and `most` of them at most.
+    pub fn volumes(&self, kind: VolumeKind, most: usize) -> Vec<String> {
+        self.own.below(Path::new("volumes").join(kind.plugin())).names(most).unwrap_or_default()
+    }
+
+    /// Whether its logs are known.
+    pub const fn has_logs(&self) -> bool {
+        self.logs.is_some()
+    }
+
+    /// The names of the containers that have a directory of logs, likewise.
+    pub fn containers(&self, most: usize) -> Vec<String> {
+        self.logs.as_ref().and_then(|logs| logs.names(most)).unwrap_or_default()
+    }
+
+    /// Begins to measure one part. May hang where a disk does.
+    pub fn measure(&self, part: Part<'_>) -> Result<Measure, StorageError> {
+        let logs = || self.logs.as_ref().ok_or_else(|| self.own.failed(Errno::NOENT));
         match part {
             Part::ContainerLogs(container) => {
                 component("container", container)?;
-                Place { base: self.logs.to_owned(), below: Path::new(&of_logs()?).join(container) }.files()
+                logs()?.below(container).files()
             }
-            Part::PodLogs => Place { base: self.logs.to_owned(), below: of_logs()?.into() }.files(),
+            Part::PodLogs => logs()?.files(),
             Part::Volume(kind, volume) => {
                 component("volume", volume)?;
-                let below: PathBuf = [uid, "volumes", kind.plugin(), volume].iter().collect();
-                Place { base: of_kubelet(), below }.volume(kind)
+                let below: PathBuf = ["volumes", kind.plugin(), volume].iter().collect();
+                self.own.below(below).volume(kind)
             }
-            Part::EtcHosts => Place { base: of_kubelet(), below: uid.into() }.file(c"etc-hosts"),
+            Part::EtcHosts => self.own.file(c"etc-hosts"),
         }
     }
 }
@@ -121,13 +167,61 @@ fn component(what: &'static str, name: &str) -> Result<(), StorageError> {
     if is_one { Ok(()) } else { Err(StorageError::Name { what, name: name.to_owned() }) }
 }
 
-/// A directory that is followed to, and one below it that is not.
+/// A directory as it was found, not yet opened to be read, or why it was not.
+#[derive(Debug)]
 struct Place {
-    base: PathBuf,
-    below: PathBuf,
+    path: PathBuf,
+    found: Result<OwnedFd, Errno>,
 }
 
 impl Place {
+    /// What the path leads to.
+    fn at(path: PathBuf) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // `open` would be a call of its own on x86-64, which a filter of system calls may not allow.
+        let found = openat(CWD, &path, flags, Mode::empty());
+        Self { path, found }
+    }
+
+    /// What is below it, if no link is on the way.
+    fn below(&self, below: impl AsRef<Path>) -> Self {
+        let below = below.as_ref();
+        Self { path: self.path.join(below), found: self.descend(below) }
+    }
+
+    fn descend(&self, below: &Path) -> Result<OwnedFd, Errno> {
+        let mut found: Option<OwnedFd> = None;
+        for name in below.components() {
+            let Component::Normal(name) = name else { return Err(Errno::INVAL) };
+            let above = found.as_ref().map_or_else(|| self.found(), |found| Ok(found.as_fd()))?;
+            let taken = directory::take(above, name)?;
+            let stat = statx(&taken, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
+            if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink {
+                return Err(Errno::LOOP);
+            }
+            found = Some(taken);
+        }
+        found.ok_or(Errno::INVAL)
+    }
+
+    fn found(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.found.as_ref().map(AsFd::as_fd).map_err(|errno| *errno)
+    }
+
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        directory::open(self.found()?)
+    }
+
+    /// The names in it, in order; those that are not UTF-8 are none of the kubelet's. `None` where it cannot be listed.
+    fn names(&self, most: usize) -> Option<Vec<String>> {
+        let entries = Dir::new(self.open().ok()?).ok()?;
+        let name = |entry: DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
+        let names = entries.map_while(Result::ok).filter_map(name).filter(|name| !matches!(&**name, "." | ".."));
+        let mut names: Vec<String> = names.take(most).collect();
+        names.sort_unstable();
+        Some(names)
+    }
+
     fn files(&self) -> Result<Measure, StorageError> {
         let scan = self.open().and_then(Scan::files);
         scan.map(|scan| Measure::Scan(Box::new(scan))).map_err(|errno| self.failed(errno))
@@ -153,7 +247,7 @@ impl Place {
     fn file(&self, name: &CStr) -> Result<Measure, StorageError> {
         let stat = || {
             let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS;
-            match statx(self.open()?, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted) {
+            match statx(self.found()?, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted) {
                 Ok(stat) => Ok(Count { bytes: stat.stx_blocks.saturating_mul(512), inodes: 1 }),
                 Err(Errno::NOENT) => Ok(Count::default()),
                 Err(errno) => Err(errno),
@@ -162,22 +256,8 @@ impl Place {
         stat().map(Measure::Done).map_err(|errno| self.failed(errno))
     }
 
-    fn open(&self) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // `open` would be a call of its own on x86-64, which a filter of system calls may not allow.
-        let base = openat(CWD, &self.base, flags, Mode::empty())?;
-        let taken = self.below.components().try_fold(base, |above, name| {
-            let Component::Normal(name) = name else { return Err(Errno::INVAL) };
-            let taken = directory::take(above, name)?;
-            let stat = statx(&taken, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE)?;
-            let is_link = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Symlink;
-            if is_link { Err(Errno::LOOP) } else { Ok(taken) }
-        })?;
-        directory::open(taken)
-    }
-
     fn failed(&self, source: Errno) -> StorageError {
-        StorageError::File { what: "measure", path: self.base.join(&self.below), source }
+        StorageError::File { what: "measure", path: self.path.clone(), source }
     }
 }
 
@@ -193,7 +273,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
 
-    const POD: PodName<'_> = PodName { namespace: "default", name: "web-0", uid: "6f1c" };
+    const POD: PodName<'_> = PodName { name: Some(("default", "web-0")), uid: "6f1c" };
 
     struct Node {
         directory: tempfile::TempDir,
@@ -221,7 +301,7 @@ mod tests {
 
         fn measure(&self, part: Part<'_>) -> Result<Count, StorageError> {
             let [kubelet, logs] = ["kubelet", "logs"].map(|name| self.directory.path().join(name));
-            match (PodDirectories { kubelet: &kubelet, logs: &logs }).measure(POD, part)? {
+            match PodDirectories::open(&kubelet, &logs).pod(POD)?.measure(part)? {
                 Measure::Done(count) | Measure::InMemory(count) => Ok(count),
                 Measure::Scan(mut scan) | Measure::ScanInMemory(mut scan) => match scan.step(1000) {
                     Progress::Done(outcome) => Ok(outcome.count),

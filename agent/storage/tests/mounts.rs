@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const POD: PodName<'_> = PodName { namespace: "default", name: "web-0", uid: "6f1c" };
+const POD: PodName<'_> = PodName { name: Some(("default", "web-0")), uid: "6f1c" };
 
 /// A mount, until it is dropped.
 struct Mounted(PathBuf);
@@ -60,8 +60,10 @@ fn an_empty_dir_in_memory_is_what_its_tmpfs_says_removed_files_included() {
     let directory = tempfile::tempdir().expect("a directory");
     let volume = directory.path().join("pods/6f1c/volumes/kubernetes.io~empty-dir/data");
     let _mounted = Mounted::tmpfs(&volume);
-    let part = Part::Volume(VolumeKind::EmptyDir, "data");
-    let measure = || match (PodDirectories { kubelet: directory.path(), logs: directory.path() }).measure(POD, part) {
+    let measured = |at: &Path| {
+        PodDirectories::open(at, at).pod(POD).and_then(|pod| pod.measure(Part::Volume(VolumeKind::EmptyDir, "data")))
+    };
+    let measure = || match measured(directory.path()) {
         Ok(Measure::InMemory(count)) => count,
         other => panic!("{other:?}"),
     };
@@ -77,7 +79,7 @@ fn an_empty_dir_in_memory_is_what_its_tmpfs_says_removed_files_included() {
     assert_eq!(measure().bytes, 0);
     // A directory that is no mount is walked, on a tmpfs too.
     fs::create_dir_all(volume.join("pods/6f1c/volumes/kubernetes.io~empty-dir/data")).expect("a directory");
-    let inner = PodDirectories { kubelet: &volume, logs: &volume }.measure(POD, part);
+    let inner = measured(&volume);
     assert!(matches!(inner, Ok(Measure::Scan(_))), "{inner:?}");
 }
 

@@ -141,3 +141,38 @@ fn a_round_ends_where_there_is_a_new_core() {
     assert_eq!(node.round(2), None);
     assert!(node.round(1000).is_some());
 }
+
+/// A sink that has another receiver once, as when a core is started again.
+struct Renewed {
+    messages: Vec<StorageMessage>,
+    asked: usize,
+    at: usize,
+}
+
+impl Sink for Renewed {
+    fn complain(&mut self, _: &StorageError) {}
+
+    fn send(&mut self, message: StorageMessage) {
+        self.messages.push(message);
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.asked += 1;
+        self.asked != self.at
+    }
+}
+
+#[test]
+fn of_a_pod_in_whose_middle_a_round_ends_nothing_is_sent() {
+    let mut node = Node::new();
+    node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/data"), 9);
+    node.files(&format!("logs/default_web-0_{POD}/app"), 1);
+    let mut sent = |at: usize| {
+        let mut sink = Renewed { messages: Vec::new(), asked: 0, at };
+        node.rounds.go(&mut sink);
+        (sink.messages.len(), sink.asked)
+    };
+    let (whole, asked) = sent(usize::MAX);
+    assert!(whole > 3 && asked > 2, "{whole} messages, asked {asked} times");
+    assert_eq!((1..=asked).map(|at| sent(at).0).collect::<Vec<_>>(), vec![0; asked]);
+}
