@@ -36,8 +36,8 @@ use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::pressure::MemoryPressure;
 use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{NodeError, capabilities, lock, priority, process, system_calls};
+use plimsoll_policy::Scope;
 use plimsoll_policy::kubelet::Signal;
-use plimsoll_policy::{Scope, SliceSet};
 use plimsoll_sense::{HookState, Kind, MAX_BRAKES, Source, SourceAttempt, hooks, ladder};
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat::Heart;
@@ -72,9 +72,8 @@ const OFTEN: Duration = Duration::from_secs(10);
 const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
-/// Room for updates of the inventory thread beside one for each workload: before the watching thread takes the first
-/// one, those of all slices, marks and the kill switch are there too.
-const OTHER_UPDATES: usize = SliceSet::MAX_SLICES + MAX_BRAKES + 2;
+/// Room for updates of the inventory thread, which waits where there is none: those of the pods of a dense node.
+const UPDATES: usize = 1024;
 /// Frames in the watching thread's queue to the reporter, locked like all memory of this process: some fifty decisions.
 const QUEUE: usize = 1024;
 /// Frames in the inventory thread's: those of a minute.
@@ -161,8 +160,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let now = monotonic();
     let ((give_means, means), (report_taken_over, taken_over)) = (RingBuffer::new(1), std::sync::mpsc::channel());
     let most = most_workloads(counts_tasks(&configuration));
-    let places = most + OTHER_UPDATES;
-    let ((give, updates), (give_back, returned)) = (RingBuffer::new(places), RingBuffer::new(places));
+    let ((give, updates), (give_back, returned)) = (RingBuffer::new(UPDATES), RingBuffer::new(most + UPDATES));
     let (machine, has_events, slow) = (machine()?, names_cgroups(&*source), slow_sample(source.kind(), &configuration));
     let (inform, messages) = RingBuffer::new(watch::MESSAGES);
     let (handle, news) = (InventoryHandle::new()?, inventory::eventfd()?);
@@ -188,7 +186,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         turns: slow.is_some_and(|slow| slow <= OFTEN),
         has_events,
     };
-    inventory.first();
+    let found = inventory.first();
     start.workloads = lap(now);
 
     let now = monotonic();
@@ -219,7 +217,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     };
     let mut watch = Watch::new(parts, slow);
     filter(&mut troubles);
-    watch.begin();
+    watch.begin(found);
     start.armed = lap(begun);
     let source = attempts.last().map_or("none", |attempt| attempt.kind.name());
     let startup_report = StartupReport { source, shadow, attempts, start, undone, troubles };

@@ -230,9 +230,13 @@ impl Watch {
         }
     }
 
-    /// Goes on with what the core before this one has kept, samples for the first time and arms the thresholds.
-    pub(super) fn begin(&mut self) {
-        self.take_updates();
+    /// Takes in what was found, goes on with what the core before this one has kept, samples for the first time and arms the
+    /// thresholds.
+    pub(super) fn begin(&mut self, found: Vec<News>) {
+        for news in found {
+            self.take_in(news);
+        }
+        self.make_room();
         let now = monotonic();
         self.resume(now);
         self.resume_evictions(now);
@@ -407,45 +411,49 @@ impl Watch {
                     | News::Throttled(..)
                     | News::Table(Update::Storage(..))
             );
-            match update {
-                News::Disk(reading, cost) => self.disks.learn(reading, cost, monotonic()),
-                News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
-                News::Stop(result) => self.stopped_by_runtime(result),
-                News::Recorded(uid) => self.recorded(uid, monotonic()),
-                News::Throttled(cgroup, lasted) => self.evict_throttled(cgroup, lasted, monotonic()),
-                News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
-                News::Machine(machine) => {
-                    self.arming.set_machine(machine);
-                    // The threshold is armed by the old figures until the next sample.
-                    self.schedule.sample_by(MonotonicNs(0));
-                }
-                News::Walked => {
-                    self.walking.done(monotonic());
-                    self.schedule.sample_by(MonotonicNs(0));
-                }
-                News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
-                News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
-                News::Receipt(receipt) => self.acknowledge(receipt),
-                News::Condition(state) => self.take_before(state, monotonic()),
-                News::KillSwitch(is_thrown) => self.switch(is_thrown),
-                News::Table(update) => {
-                    if let Update::Workload(_, Facts { handle, .. })
-                    | Update::Slice(_, Some(SliceFacts { handle, .. })) = &update
-                    {
-                        self.figures.outdate(handle.id());
-                    }
-                    if let Some(old) = self.workloads.table.take(update) {
-                        self.left_table(old.id());
-                        self.workloads.close(old);
-                    }
-                }
-            }
+            self.take_in(update);
         }
         self.make_room();
         if any {
             self.resting.end();
         }
         any
+    }
+
+    fn take_in(&mut self, news: News) {
+        match news {
+            News::Disk(reading, cost) => self.disks.learn(reading, cost, monotonic()),
+            News::Removed(result) => self.disks.removed(result, monotonic(), &mut self.reporting),
+            News::Stop(result) => self.stopped_by_runtime(result),
+            News::Recorded(uid) => self.recorded(uid, monotonic()),
+            News::Throttled(cgroup, lasted) => self.evict_throttled(cgroup, lasted, monotonic()),
+            News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
+            News::Machine(machine) => {
+                self.arming.set_machine(machine);
+                // The threshold is armed by the old figures until the next sample.
+                self.schedule.sample_by(MonotonicNs(0));
+            }
+            News::Walked => {
+                self.walking.done(monotonic());
+                self.schedule.sample_by(MonotonicNs(0));
+            }
+            News::SourceLost => self.schedule.end_by(monotonic().after(END_MOST), End::SourceLost),
+            News::Thawed(cgroup) => self.enforcement.forget_thawed(cgroup),
+            News::Receipt(receipt) => self.acknowledge(receipt),
+            News::Condition(state) => self.take_before(state, monotonic()),
+            News::KillSwitch(is_thrown) => self.switch(is_thrown),
+            News::Table(update) => {
+                if let Update::Workload(_, Facts { handle, .. }) | Update::Slice(_, Some(SliceFacts { handle, .. })) =
+                    &update
+                {
+                    self.figures.outdate(handle.id());
+                }
+                if let Some(old) = self.workloads.table.take(update) {
+                    self.left_table(old.id());
+                    self.workloads.close(old);
+                }
+            }
+        }
     }
 
     /// Releases everything that is held, for the end.

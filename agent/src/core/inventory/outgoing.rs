@@ -49,6 +49,8 @@ pub(in crate::core) enum News {
 
 /// Its ways out.
 pub(in crate::core) struct Outgoing {
+    /// What was sent before there is a watching thread.
+    pub(super) first: Option<Vec<News>>,
     news: rtrb::Producer<News>,
     /// Handles that the watching thread does not need any more.
     returned: rtrb::Consumer<Arc<Handle>>,
@@ -70,7 +72,8 @@ impl Outgoing {
         queue: Producer,
         protections: Option<Protections>,
     ) -> Self {
-        Self { news, returned, wake, queue, protections, is_unpublished: false, troubles: HashMap::new() }
+        let (first, troubles) = (Some(Vec::new()), HashMap::new());
+        Self { first, news, returned, wake, queue, protections, is_unpublished: false, troubles }
     }
 
     /// Wakes the watching thread and the reporter, each if there is something for it.
@@ -83,6 +86,9 @@ impl Outgoing {
 
     /// Sends news. Where the watching thread has not taken the earlier ones, this thread waits.
     pub(super) fn send(&mut self, mut news: News) {
+        if let Some(first) = &mut self.first {
+            return first.push(news);
+        }
         self.is_unpublished = true;
         self.close_returned();
         while let Err(rtrb::PushError::Full(back)) = self.news.push(news) {
