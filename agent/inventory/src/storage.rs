@@ -22,7 +22,7 @@ pub(crate) use figures::Storage;
 /// The most parts of pods of which something is kept, and the most limits.
 pub const MOST_PARTS: usize = 16_384;
 /// A figure holds for so long after it was measured, and for as long again as measuring it took, twice.
-const HOLDS: Duration = Duration::from_mins(10);
+const HOLDS: Duration = Duration::from_mins(30);
 
 /// Stands for a name within one pod: of its containers, or of its volumes (FNV-1a, 32 bits).
 pub fn name_number(name: &[u8]) -> u32 {

@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// which nothing has moved,
 const STILL_PAUSE: Duration = Duration::from_mins(1);
 /// up to this, which is half as long as a figure holds.
-const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+const LONGEST_PAUSE: Duration = Duration::from_mins(15);
 /// The OOM killer's adjustment: as that of services.
 const OOM_SCORE: i16 = 1000;
 /// While no core is there, how often the supervisor's way is looked at.
@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn rounds_are_the_rarer_the_longer_nothing_has_moved() {
         let (mut now, mut begun) = (0, vec![0]);
-        while now < 1800 {
+        while now < 4800 {
             // As it is looked at.
             now += PAUSE.as_secs();
             if now - begun[begun.len() - 1] >= pause(Duration::from_secs(now)).as_secs() {
                 begun.push(now);
             }
         }
-        assert_eq!(begun, [0, 60, 120, 180, 270, 410, 620, 920, 1220, 1520]);
+        assert_eq!(begun, [0, 60, 120, 180, 270, 410, 620, 930, 1400, 2100, 3000, 3900, 4800]);
     }
 }

@@ -111,9 +111,9 @@ fn what_is_not_named_again_is_gone() {
 fn a_figure_holds_for_a_while_and_longer_where_measuring_took_long() {
     let storage = measured(&[part(DATA, Some(4))]);
     // It took a second.
-    assert_eq!([612, 613].map(|seconds| whole(&storage, second(seconds))), [Some(4), None]);
+    assert_eq!([1812, 1813].map(|seconds| whole(&storage, second(seconds))), [Some(4), None]);
     let known = storage.of(&facts(), &[]).expect("it was measured");
-    assert_eq!(known.facts(&Pod::default(), all(second(613))).stats, None, "nothing is decided by it");
+    assert_eq!(known.facts(&Pod::default(), all(second(1813))).stats, None, "nothing is decided by it");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn old_writable_layers_make_the_sum_unknown_and_leave_the_rest_as_it_is() {
     };
     assert!(storage.take(at(DATA, 100), Measurer::Scanner) && storage.take(at(LAYER, 10), Measurer::Services));
     let known = storage.of(&facts(), &[]).expect("it was measured");
-    for (now, sum, layer) in [(610, Some(10), Some(5)), (611, None, None)] {
+    for (now, sum, layer) in [(1810, Some(10), Some(5)), (1811, None, None)] {
         let stats = known.facts(&Pod::default(), all(second(now))).stats.expect("volumes are new");
         assert_eq!((stats.ephemeral_storage, stats.containers[0].rootfs.bytes), (sum, layer), "{now}");
     }

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// reservations that changed.
 const WALK_PACE: Duration = Duration::from_secs(15);
 /// How often the tree is walked, and slow figures and what the inventory costs are read, while nothing happens,
-const AT_REST: Duration = Duration::from_mins(5);
+const AT_REST: Duration = Duration::from_mins(15);
 /// and how often it is reported that the core lives.
 const BEAT_AT_REST: Duration = Duration::from_mins(1);
 /// How often the slow figures are read near a threshold; at most so many times slower far from one.
@@ -273,9 +273,9 @@ mod tests {
         let due = |schedule: &Schedule| {
             [&schedule.walk, &schedule.refresh, &schedule.beat, &schedule.coverage].map(|duty| duty.by)
         };
-        let at_rest = [minutes(5), minutes(5), minutes(1), minutes(5)];
+        let at_rest = [minutes(15), minutes(15), minutes(1), minutes(15)];
         assert_eq!(due(&done(true, false)), at_rest.map(at));
-        let with_slices = [minutes(5), 25_000, minutes(1), minutes(5)];
+        let with_slices = [minutes(15), 25_000, minutes(1), minutes(15)];
         assert_eq!(due(&done(true, true)), with_slices.map(at), "thresholds depend on figures");
         assert_eq!(due(&done(false, false)), [5000, 25_000, 5000, 5000].map(at), "no event says what happens");
         let mut schedule = done(true, false);
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(due(&schedule), [15_000, 25_000, 5000, 5000].map(at));
         let mut schedule = done(true, false);
         schedule.stir(Request::Events as u32, 1000, at(20_000));
-        let stirred = [35_000, minutes(5), 5000, 5000];
+        let stirred = [35_000, minutes(15), 5000, 5000];
         assert_eq!(due(&schedule), stirred.map(at), "the walk sees what is set after the event");
         let mut schedule = done(true, false);
         schedule.stir(Request::Inform as u32, 1000, at(20_000));

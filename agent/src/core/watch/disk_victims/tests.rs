@@ -450,7 +450,7 @@ fn what_is_not_known_or_cannot_be_evicts_no_pod() {
     assert_eq!(node.killed(), [true, false], "now as much is in use");
     let mut node = Node::new(EvictionPolicy::Plimsoll, 500 * MIB);
     node.pod(0, None, Some(9 * MIB), Some(8 * MIB));
-    node.turn(Duration::from_mins(11));
+    node.turn(Duration::from_mins(31));
     assert_eq!(node.killed(), [false], "the figure is too old");
 }
 
