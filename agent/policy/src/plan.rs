@@ -95,11 +95,12 @@ impl Plan {
 
     /// Brings the storage for so many workloads in.
     pub fn bring_in(&mut self, workloads: usize) {
-        let Self { limited, actions, ranked, owned, .. } = self;
+        let Self { limited, actions, ranked, owned, thresholds, .. } = self;
         bring_in(limited, workloads);
         bring_in(actions, workloads + 1);
         bring_in(ranked, workloads);
         bring_in(owned, workloads);
+        bring_in(thresholds, usize::MAX);
     }
 
     /// The threshold that the outcome is about.

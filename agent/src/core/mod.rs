@@ -72,7 +72,8 @@ const OFTEN: Duration = Duration::from_secs(10);
 const FILES_A_WORKLOAD: u64 = 5;
 /// Descriptors for everything else, of which each of the two workers that open processes may need 256.
 const OTHER_FILES: u64 = 768;
-/// Room for updates of the inventory thread, which waits where there is none: those of the pods of a dense node.
+/// Room for updates of the inventory thread, which waits where there is none: those of the pods of a dense node. Handles come
+/// back from the table and from updates, as many as both have.
 const UPDATES: usize = 1024;
 /// Frames in the watching thread's queue to the reporter, locked like all memory of this process: some fifty decisions.
 const QUEUE: usize = 1024;
@@ -168,7 +169,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let (inventory, protections) = past::inventory(config, &configuration, &mut troubles)?;
     let mut inventory = inventory::Thread {
         inventory,
-        outgoing: Outgoing::new(give, returned, news.try_clone()?, slow_queue, protections),
+        outgoing: Outgoing::new(give, handle.clone(), returned, news.try_clone()?, slow_queue, protections),
         health: source.health_reader(),
         packet_rings: source.packet_rings(),
         machine,
@@ -215,7 +216,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         disk_victims: disk_victims(arguments, &configuration, most, &locked)?,
         stopping: Stopping::new(arguments.asks_runtime),
     };
-    let mut watch = Watch::new(parts, slow);
+    let mut watch = Watch::new(parts, slow, &locked);
     filter(&mut troubles);
     watch.begin(found);
     start.armed = lap(begun);

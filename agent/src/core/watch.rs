@@ -60,6 +60,7 @@ use std::sync::Arc;
 use plimsoll_inventory::{Facts, SliceFacts, Table, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::lock::Locked;
 use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_units::MonotonicNs;
 use rtrb::{Consumer, Producer};
@@ -200,11 +201,12 @@ pub(super) struct Parts {
 }
 
 impl Watch {
-    /// `slow`: how often to sample without an event; absent where only the source's own period counts.
-    pub(super) fn new(parts: Parts, slow: Option<Duration>) -> Self {
+    /// Goes on with what the core before this one has kept. `slow`: how often to sample without an event; absent where only
+    /// the source's own period counts.
+    pub(super) fn new(parts: Parts, slow: Option<Duration>, locked: &Locked) -> Self {
         let Parts { heart, triggers, workloads, engine, sampler, arming, enforcement, reporting, walking, .. } = parts;
         let Parts { evictions, disks, disk_victims, stopping, .. } = parts;
-        Self {
+        let mut watch = Self {
             heart,
             triggers,
             workloads,
@@ -227,18 +229,18 @@ impl Watch {
             readings: ReadingReports::default(),
             cost: Duration::ZERO,
             engine,
-        }
+        };
+        locked.reserve(|| watch.resume(monotonic()));
+        watch
     }
 
-    /// Takes in what was found, goes on with what the core before this one has kept, samples for the first time and arms the
-    /// thresholds.
+    /// Takes in what was found, samples for the first time and arms the thresholds.
     pub(super) fn begin(&mut self, found: Vec<News>) {
         for news in found {
             self.take_in(news);
         }
         self.make_room();
         let now = monotonic();
-        self.resume(now);
         self.resume_evictions(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
         self.sampler.remember_stall(now);
@@ -274,6 +276,7 @@ impl Watch {
             if let Some(end) = end {
                 return end;
             }
+            self.make_room();
             self.yield_cpu();
         }
     }
@@ -413,7 +416,6 @@ impl Watch {
             );
             self.take_in(update);
         }
-        self.make_room();
         if any {
             self.resting.end();
         }

@@ -22,11 +22,8 @@ use super::left::DisksLeft;
 const SHARE: u32 = 100_000;
 /// Of so many large trees at most what was found last is kept.
 const MOST_LARGE: usize = 64;
-/// The most volumes and logs of a pod that are measured.
+/// The most volumes of one kind, and the most logs, of a pod that are measured.
 const MOST_OF_A_POD: usize = 512;
-
-/// The kinds of volumes that count for a pod, by the names of their directories (`EscapeQualifiedName`).
-const KINDS: [VolumeKind; 3] = [VolumeKind::EmptyDir, VolumeKind::ConfigMap, VolumeKind::GitRepo];
 
 /// Where figures go.
 pub(super) trait Sink {
@@ -173,9 +170,15 @@ impl Rounds {
         let uid = Uid::of(&pod.uid);
         let name = pod.name.as_ref().map(|(namespace, name)| (&**namespace, &**name));
         // What has no name of a pod is none of the kubelet's.
-        let Ok(directory) = directories.pod(PodName { name, uid: &pod.uid }) else { return ControlFlow::Continue(()) };
+        let open = |name| directories.pod(PodName { name, uid: &pod.uid });
+        let Ok(directory) = open(name).or_else(|_| open(None)) else { return ControlFlow::Continue(()) };
         let mut parts: BTreeMap<StoragePart, Measured> = BTreeMap::new();
-        for target in targets(&directory) {
+        let (targets, unlisted) = targets(&directory);
+        if let Some(error) = unlisted {
+            self.failed(&error, sink);
+            parts.insert(StoragePart::Rest, Measured::unknown());
+        }
+        for target in targets {
             let Some(measured) = self.measure(pod, &directory, &target, sink)? else { continue };
             self.has_memory |= !measured.is_local;
             let part = part_of(&target, measured.is_local);
@@ -219,11 +222,7 @@ impl Rounds {
             Ok(Measure::ScanInMemory(scan)) => (scan, false),
             Err(error) if is_gone(&error) => return Continue(None),
             Err(error) => {
-                let was_reported = self.failing.before || self.failing.now;
-                self.failing.now = true;
-                if !was_reported {
-                    sink.complain(&error);
-                }
+                self.failed(&error, sink);
                 return Continue(Some(done(None, true)));
             }
         };
@@ -258,9 +257,16 @@ impl Rounds {
 
     /// What was found last of a large tree; until its first scan has ended, that it is there.
     fn known(&self, key: &Key) -> Measured {
-        let now = monotonic();
-        let unknown = Measured { count: None, is_local: true, begun: now, ended: now };
-        self.large.get(key).copied().unwrap_or(unknown)
+        self.large.get(key).copied().unwrap_or_else(Measured::unknown)
+    }
+
+    /// Something cannot be measured, which is reported once.
+    fn failed(&mut self, error: &StorageError, sink: &mut impl Sink) {
+        let was_reported = self.failing.before || self.failing.now;
+        self.failing.now = true;
+        if !was_reported {
+            sink.complain(error);
+        }
     }
 
     /// Goes on with the scan that was put aside.
@@ -297,18 +303,18 @@ fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
     Some(uids.into_iter().take(MOST_PODS).map(found).collect())
 }
 
-/// What of a pod is measured.
-fn targets(directory: &PodDirectory) -> impl Iterator<Item = Target> {
-    let mut targets = BTreeSet::from([Target::EtcHosts]);
-    for kind in KINDS {
-        let volumes = directory.volumes(kind, MOST_PODS);
-        targets.extend(volumes.into_iter().map(|name| Target::Volume(kind, name)));
+/// What of a pod is measured, and why there may be more.
+fn targets(directory: &PodDirectory) -> (BTreeSet<Target>, Option<StorageError>) {
+    let (mut targets, mut unlisted) = (BTreeSet::from([Target::EtcHosts, Target::PodLogs]), None);
+    let mut add = |names: Result<Vec<String>, StorageError>, target: &dyn Fn(String) -> Target| match names {
+        Ok(names) => targets.extend(names.into_iter().map(target)),
+        Err(error) => unlisted = Some(error),
+    };
+    for kind in VolumeKind::ALL {
+        add(directory.volumes(kind, MOST_OF_A_POD), &|name| Target::Volume(kind, name));
     }
-    if directory.has_logs() {
-        targets.extend(directory.containers(MOST_PODS).into_iter().map(Target::ContainerLogs));
-        targets.insert(Target::PodLogs);
-    }
-    targets.into_iter().take(MOST_OF_A_POD)
+    add(directory.containers(MOST_OF_A_POD), &Target::ContainerLogs);
+    (targets, unlisted)
 }
 
 impl Aside {
@@ -325,6 +331,12 @@ impl Aside {
 }
 
 impl Measured {
+    /// Of what is there and was not measured.
+    fn unknown() -> Self {
+        let now = monotonic();
+        Self { count: None, is_local: true, begun: now, ended: now }
+    }
+
     fn with(self, other: Self) -> Self {
         Self {
             count: self.count.zip(other.count).map(|(one, other)| one.plus(other)),

@@ -20,7 +20,7 @@ use super::runtime::{known, pause_after};
 const PAUSE: Duration = Duration::from_secs(30);
 /// The pause is so many times as long as the answers took: the runtime has other work.
 const SHARE: u32 = 10;
-/// The longest pause: figures hold for twice as long.
+/// The longest pause: figures hold for much longer.
 const PAUSE_MOST: Duration = Duration::from_mins(5);
 
 /// Asks in rounds with the pauses of `rest`, if there is one, and sends what each finds, for as long as that is received.

@@ -8,9 +8,7 @@ use crate::error::StorageError;
 use crate::scan::{Count, Scan};
 use crate::statfs::Figures;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, Dir, DirEntry, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstatfs, openat, statx};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::path::{Component, Path, PathBuf};
@@ -37,6 +35,9 @@ pub enum VolumeKind {
 }
 
 impl VolumeKind {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::EmptyDir, Self::ConfigMap, Self::GitRepo];
+
     /// The plugin's name as directories have it (`EscapeQualifiedName`).
     pub const fn plugin(self) -> &'static str {
         match self {
@@ -92,12 +93,12 @@ impl PodDirectories {
 
     /// What the kubelet has a directory of, in order and `most` of them at most; `None` where that cannot be listed.
     pub fn pods(&self, most: usize) -> Option<Vec<String>> {
-        self.pods.names(most)
+        self.pods.names(most).ok()
     }
 
     /// Likewise the directories of logs.
     pub fn logs(&self, most: usize) -> Option<Vec<String>> {
-        self.logs.names(most)
+        self.logs.names(most).ok()
     }
 
     /// The directories of one pod. May hang where a disk does. One that is not there is an error of each part that would be in
@@ -115,7 +116,9 @@ impl PodDirectories {
             }
             None => None,
         };
-        Ok(PodDirectory { own: self.pods.below(uid), logs })
+        let own = self.pods.below(uid);
+        let volumes = own.below("volumes");
+        Ok(PodDirectory { volumes: VolumeKind::ALL.map(|kind| volumes.below(kind.plugin())), own, logs })
     }
 }
 
@@ -123,23 +126,20 @@ impl PodDirectories {
 #[derive(Debug)]
 pub struct PodDirectory {
     own: Place,
+    /// Those of its volumes, by kind.
+    volumes: [Place; VolumeKind::ALL.len()],
     logs: Option<Place>,
 }
 
 impl PodDirectory {
-    /// The names of its volumes of this kind, in order and `most` of them at most.
-    pub fn volumes(&self, kind: VolumeKind, most: usize) -> Vec<String> {
-        self.own.below(Path::new("volumes").join(kind.plugin())).names(most).unwrap_or_default()
-    }
-
-    /// Whether its logs are known.
-    pub const fn has_logs(&self) -> bool {
-        self.logs.is_some()
+    /// The names of its volumes of this kind, in order and `most` of them at most. May hang where a disk does.
+    pub fn volumes(&self, kind: VolumeKind, most: usize) -> Result<Vec<String>, StorageError> {
+        self.volumes[kind as usize].names_if_there(most)
     }
 
     /// The names of the containers that have a directory of logs, likewise.
-    pub fn containers(&self, most: usize) -> Vec<String> {
-        self.logs.as_ref().and_then(|logs| logs.names(most)).unwrap_or_default()
+    pub fn containers(&self, most: usize) -> Result<Vec<String>, StorageError> {
+        self.logs.as_ref().map_or(Ok(Vec::new()), |logs| logs.names_if_there(most))
     }
 
     /// Begins to measure one part. May hang where a disk does.
@@ -153,8 +153,7 @@ impl PodDirectory {
             Part::PodLogs => logs()?.files(),
             Part::Volume(kind, volume) => {
                 component("volume", volume)?;
-                let below: PathBuf = ["volumes", kind.plugin(), volume].iter().collect();
-                self.own.below(below).volume(kind)
+                self.volumes[kind as usize].below(volume).volume(kind)
             }
             Part::EtcHosts => self.own.file(c"etc-hosts"),
         }
@@ -212,14 +211,28 @@ impl Place {
         directory::open(self.found()?)
     }
 
-    /// The names in it, in order; those that are not UTF-8 are none of the kubelet's. `None` where it cannot be listed.
-    fn names(&self, most: usize) -> Option<Vec<String>> {
-        let entries = Dir::new(self.open().ok()?).ok()?;
-        let name = |entry: DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
-        let names = entries.map_while(Result::ok).filter_map(name).filter(|name| !matches!(&**name, "." | ".."));
-        let mut names: Vec<String> = names.take(most).collect();
+    /// The names in it, in order; those that are not UTF-8 are none of the kubelet's.
+    fn names(&self, most: usize) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.open()?)? {
+            match entry?.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+            if names.len() >= most {
+                break;
+            }
+        }
         names.sort_unstable();
-        Some(names)
+        Ok(names)
+    }
+
+    /// The same; none where it is not there, or no directory.
+    fn names_if_there(&self, most: usize) -> Result<Vec<String>, StorageError> {
+        match self.names(most) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(Vec::new()),
+            names => names.map_err(|errno| self.failed(errno)),
+        }
     }
 
     fn files(&self) -> Result<Measure, StorageError> {

@@ -49,7 +49,7 @@ pub(super) struct Baseline {
     available: [Option<Then>; MEMORY.len()],
     /// By slot, up to the last one that was used.
     used: Vec<Option<Used>>,
-    /// How many slots there can be.
+    /// How many slots there can be. None after it was read back, until [`Self::reserve`].
     #[serde(skip)]
     slots: usize,
     /// Since when what empty cgroups hold is counted on, and how much that was.
@@ -62,9 +62,9 @@ impl Baseline {
         Self { used: Vec::with_capacity(slots), slots, ..Self::default() }
     }
 
-    /// Whether it is for workloads with slots below `slots` alone.
+    /// Whether it is for workloads with slots below `slots`, and has room for them.
     pub(super) const fn fits(&self, slots: usize) -> bool {
-        self.used.len() <= slots
+        self.slots == slots && self.used.len() <= slots
     }
 
     /// Has room for slots below `slots` again, after it was read back.

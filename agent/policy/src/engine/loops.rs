@@ -6,6 +6,7 @@
 
 use crate::config::Config;
 use crate::observation::{OwnerUid, Uid, Workload};
+use crate::room::bring_in;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,11 @@ pub(super) struct Loops(Vec<Evicted>);
 impl Loops {
     pub(super) fn with_capacity() -> Self {
         Self(Vec::with_capacity(CAPACITY_LEFT))
+    }
+
+    /// Brings in what it takes.
+    pub(super) fn bring_in(&mut self) {
+        bring_in(&mut self.0, CAPACITY_LEFT);
     }
 
     /// Has all the room again that it was made with.

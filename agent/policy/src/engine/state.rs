@@ -337,6 +337,7 @@ impl State {
     /// Brings in what it takes for slots below `slots`.
     pub(crate) fn bring_in(&mut self, slots: usize) {
         bring_in(&mut self.over_limits, slots);
+        self.taken.iter_mut().for_each(|taken| taken.loops.bring_in());
         self.baselines_mut().for_each(|baseline| baseline.bring_in(slots));
     }
 

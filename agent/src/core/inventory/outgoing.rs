@@ -12,6 +12,7 @@ use plimsoll_state::queue::Producer;
 use plimsoll_state::{Protected, Protections};
 use plimsoll_units::CgroupId;
 
+use super::handle::{InventoryHandle, Request};
 use super::wake;
 use crate::core::thresholds::Machine;
 use crate::record::{HealthRecord, Record};
@@ -52,6 +53,8 @@ pub(in crate::core) struct Outgoing {
     /// What was sent before there is a watching thread.
     pub(super) first: Option<Vec<News>>,
     news: rtrb::Producer<News>,
+    /// Shows whether this thread is asked to end.
+    handle: InventoryHandle,
     /// Handles that the watching thread does not need any more.
     returned: rtrb::Consumer<Arc<Handle>>,
     /// Made readable when there are news.
@@ -67,13 +70,14 @@ pub(in crate::core) struct Outgoing {
 impl Outgoing {
     pub(in crate::core) fn new(
         news: rtrb::Producer<News>,
+        handle: InventoryHandle,
         returned: rtrb::Consumer<Arc<Handle>>,
         wake: OwnedFd,
         queue: Producer,
         protections: Option<Protections>,
     ) -> Self {
         let (first, troubles) = (Some(Vec::new()), HashMap::new());
-        Self { first, news, returned, wake, queue, protections, is_unpublished: false, troubles }
+        Self { first, news, handle, returned, wake, queue, protections, is_unpublished: false, troubles }
     }
 
     /// Wakes the watching thread and the reporter, each if there is something for it.
@@ -92,7 +96,8 @@ impl Outgoing {
         self.is_unpublished = true;
         self.close_returned();
         while let Err(rtrb::PushError::Full(back)) = self.news.push(news) {
-            if self.news.is_abandoned() {
+            // At the end it takes none any more.
+            if self.news.is_abandoned() || self.handle.is_asked(Request::End) {
                 return;
             }
             news = back;

@@ -43,7 +43,7 @@ const TURN: Duration = Duration::from_secs(10);
 const OTHERS_SEE: Duration = Duration::from_secs(15);
 /// The same where the disk has not gained half of what the last victim took.
 const IN_VAIN: Duration = Duration::from_mins(5);
-/// So many pods are decided about at most. Storage for them is locked in memory.
+/// So many pods are decided about at most.
 const MOST_PODS: usize = 1024;
 
 /// What was expected of the last victim.

@@ -17,6 +17,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, PageCache, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
+use plimsoll_node::lock::Locked;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::kubelet::{Amount, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
@@ -130,7 +131,7 @@ impl Scene {
             stopping: Stopping::default(),
         };
         let mut scene = Self {
-            watch: Watch::new(parts, None),
+            watch: Watch::new(parts, None, &Locked::default()),
             updates,
             returned,
             reported: queue::Consumer::attach(&reader).expect("a queue"),

@@ -176,3 +176,21 @@ fn of_a_pod_in_whose_middle_a_round_ends_nothing_is_sent() {
     assert!(whole > 3 && asked > 2, "{whole} messages, asked {asked} times");
     assert_eq!((1..=asked).map(|at| sent(at).0).collect::<Vec<_>>(), vec![0; asked]);
 }
+
+#[test]
+fn where_volumes_cannot_be_listed_the_pod_is_not_known() {
+    let mut node = Node::new();
+    node.files("elsewhere/data", 3);
+    node.files(&format!("kubelet/pods/{POD}/volumes"), 0);
+    node.files(&format!("logs/default_web-0_{POD}/app"), 1);
+    // Another name for the same pod, which is none.
+    node.files(&format!("logs/_web-0_{POD}"), 0);
+    let [to, link] = ["elsewhere", &format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir")]
+        .map(|path| node.directory.path().join(path));
+    symlink(to, &link).expect("a link");
+    let round = node.round(usize::MAX).expect("it ends");
+    assert_eq!(round[&(uid(), StoragePart::Rest)], None, "{round:?}");
+    assert_eq!(node.complaints, 1);
+    fs::remove_file(link).expect("it is there");
+    assert!(node.round(usize::MAX).expect("it ends")[&(uid(), StoragePart::Rest)].is_some());
+}

@@ -89,7 +89,8 @@ fn save(path: &Path, measured: &impl Serialize) -> Result<()> {
 /// Long enough after a start for all that is done once.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// The agent as it is shipped, with a threshold that nothing crosses.
+/// The agent as it is shipped, with a threshold that nothing crosses, and with the usual limit of victims a minute: each sample
+/// goes through its places.
 fn settings() -> Result<Settings> {
     Ok(Settings { victims_per_minute: 30, ..Settings::as_shipped(64 * MIB)? })
 }
