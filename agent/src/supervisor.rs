@@ -24,7 +24,7 @@ use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_inventory::Protected;
 use plimsoll_node::os::CgroupMode;
-use plimsoll_node::{NodeError, lock, namespaces, priority};
+use plimsoll_node::{NodeError, lock, namespaces, priority, program};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, Handover};
 use plimsoll_state::heartbeat;
@@ -321,6 +321,8 @@ impl Supervisor {
             cores: 0,
             configuration,
         };
+        // What it needs from here on it has when it starts the first core; that is what stays.
+        program::let_go_of_start();
         let locked = [small_pages, lock::all_on_fault()].into_iter().filter_map(Result::err);
         for trouble in locked.chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
             tracing::warn!("{trouble}");
