@@ -59,10 +59,9 @@ fn victim(pod: Option<&Pod>, resource: Resource, used: Option<u64>) -> Victim {
         logs: is_of(Resource::EphemeralStorage).map(|_| 0),
     });
     let memory = is_of(Resource::Memory).map(|used| MemoryUsage { working_set: Some(used) });
-    // Of inodes and process numbers the kubelet names no container's usage, and its event has the annotations all the same.
-    let names_usage = [Resource::Memory, Resource::EphemeralStorage].contains(&resource);
-    let is_known = used.is_some() || !names_usage;
-    let used = is_known.then(|| VictimUsage { memory, containers: of_container.into_iter().collect() });
+    // The kubelet has statistics of each pod that runs, also where it has none of what a container takes: it names no container
+    // then, and its event has the annotations all the same.
+    let used = Some(VictimUsage { memory, containers: of_container.into_iter().collect() });
     Victim { used, ..Observed::of(pod, None).victim(resource) }
 }
 
@@ -142,6 +141,14 @@ mod tests {
         assert_eq!(
             (annotations["starved_resource"].as_str(), annotations["offending_containers"].as_str()),
             ("pids", "")
+        );
+        let disk = Reason::Cause(Cause::Signal(Signal::NodeFsAvailable));
+        let (text, annotations) = of(&eviction(disk, met), Some(&pod(ONE)));
+        let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 300Mi, available: 100Mi. ";
+        assert_eq!(
+            (text.as_str(), annotations["starved_resource"].as_str()),
+            (low, "ephemeral-storage"),
+            "not yet known"
         );
         assert_eq!(of(&eviction(Reason::Unknown("new".into()), met), None).0, "");
         assert_eq!(of(&eviction(Reason::Throttled, met), None), (THROTTLED.to_owned(), BTreeMap::new()));
