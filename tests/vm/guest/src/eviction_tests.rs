@@ -44,6 +44,7 @@ pub(crate) fn outlive_all_processes() -> Result<()> {
 
 /// One round with a pod of this number. Gives whether the step was reached.
 fn die_at(step: &str, is_from_before: bool, number: u16) -> Result<bool> {
+    let begun = Moment::now();
     let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
     let mut scene = Scene::set_with(96, |settings| {
@@ -65,7 +66,7 @@ fn die_at(step: &str, is_from_before: bool, number: u16) -> Result<bool> {
     }
     scene.agent.wait_end(PATIENCE)?;
     let died = Moment::now();
-    let eviction = finished_once(&mut scene, &mut hog, &pod)?;
+    let eviction = finished_once(&mut scene, &mut hog, &pod, begun)?;
     ensure!(!is_from_before || eviction.decided.boot_ms < died.boot_ms, "it was decided again: {eviction:?}, {died:?}");
     scene.end()?;
     Ok(true)
@@ -93,6 +94,7 @@ pub(crate) fn outlive_random_moments() -> Result<()> {
 
 /// One round with a pod of this number.
 fn die_after(after: Duration, number: u16) -> Result<()> {
+    let begun = Moment::now();
     let pod = Pod::create("burstable", number, 0, &json!({"requests": {"memory": "16Mi"}}))?;
     write_facts(FACTS, &json!({"items": [pod.facts]}).to_string())?;
     let mut scene = Scene::set_with(96, |settings| settings.pod_facts = Some(FACTS.into()))?;
@@ -100,20 +102,20 @@ fn die_after(after: Duration, number: u16) -> Result<()> {
     let cgroup = scene.settings.cgroup()?;
     let mut hog = Hog::start("anon", pod.container.path(), grown()?, &["--hold", "120"])?;
     let soon = scene.settings.threshold_bytes + 16 * MIB;
-    let begun = Instant::now();
+    let filling = Instant::now();
     while meminfo("MemAvailable")? > soon {
-        ensure!(begun.elapsed() < PATIENCE, "memory is not short: {}", tail(&scene.agent.text()));
+        ensure!(filling.elapsed() < PATIENCE, "memory is not short: {}", tail(&scene.agent.text()));
     }
     std::thread::sleep(after);
     cgroup.write("cgroup.kill", "1")?;
     scene.agent.wait_end(PATIENCE)?;
-    finished_once(&mut scene, &mut hog, &pod)?;
+    finished_once(&mut scene, &mut hog, &pod, begun)?;
     scene.end()
 }
 
 /// After all processes of the agent died: it is started again, the pod ends, its eviction is in the journal once and as one
 /// that has ended, what is started in the pod later lives, and nothing is held.
-fn finished_once(scene: &mut Scene, hog: &mut Hog, pod: &Pod) -> Result<Eviction> {
+fn finished_once(scene: &mut Scene, hog: &mut Hog, pod: &Pod, begun: Moment) -> Result<Eviction> {
     let cgroup = scene.settings.cgroup()?;
     wait_for("nothing of the agent is left", PATIENCE, || Ok(!cgroup.populated()?))?;
     scene.settings.environment.clear();
@@ -122,9 +124,12 @@ fn finished_once(scene: &mut Scene, hog: &mut Hog, pod: &Pod) -> Result<Eviction
     scene.expect_dead(&mut hog.child, &pod.cgroup)?;
     let name = pod.facts["metadata"]["name"].as_str().unwrap_or_default();
     let uid = pod.facts["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    // It may have one of a pod of the same UID in an earlier test.
+    let is_of_round = |eviction: &Eviction| eviction.decided.boot_ms >= begun.boot_ms;
+    let of_round = || -> Result<Vec<_>> { Ok(kept(&uid)?.into_iter().filter(is_of_round).collect()) };
     let mut found = Vec::new();
     let ended = wait_for("the journal has that it has ended", PATIENCE, || {
-        found = kept(&uid)?;
+        found = of_round()?;
         Ok(found.iter().any(|eviction| eviction.progress == Progress::Verified))
     });
     ended.with_context(|| format!("the journal has {found:?}; the log ends with: {}", tail(&scene.agent.text())))?;
@@ -133,7 +138,8 @@ fn finished_once(scene: &mut Scene, hog: &mut Hog, pod: &Pod) -> Result<Eviction
     let has_figures = eviction.figures.threshold.is_some() && eviction.figures.available < eviction.figures.threshold;
     ensure!(has_figures && eviction.number > 0 && eviction.pod.name == name, "{eviction:?}");
     spared(scene, pod)?;
-    ensure!(kept(&uid)? == found, "the journal has changed: {:?}", kept(&uid)?);
+    let later = of_round()?;
+    ensure!(later == found, "the journal has changed from {found:?} to {later:?}");
     ensure!(held().is_empty(), "held: {}", held().join(", "));
     Ok(eviction)
 }
