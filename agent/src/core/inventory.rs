@@ -105,11 +105,12 @@ pub(super) struct Thread {
 
 impl Thread {
     /// Finds and opens everything for the first time, on the caller's thread, and gives what the watching thread is to know
-    /// of it before it begins.
+    /// of it before it begins. That wakes it for its first turn.
     pub(super) fn first(&mut self) -> Vec<News> {
         self.check_switch();
         self.find_node_services();
         self.inventory.discover(&mut self.outgoing);
+        self.outgoing.publish();
         self.outgoing.first.take().unwrap_or_default()
     }
 

@@ -90,10 +90,10 @@ impl Outgoing {
 
     /// Sends news. Where the watching thread has not taken the earlier ones, this thread waits.
     pub(super) fn send(&mut self, mut news: News) {
+        self.is_unpublished = true;
         if let Some(first) = &mut self.first {
             return first.push(news);
         }
-        self.is_unpublished = true;
         self.close_returned();
         while let Err(rtrb::PushError::Full(back)) = self.news.push(news) {
             // At the end it takes none any more.
