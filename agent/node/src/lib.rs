@@ -27,6 +27,7 @@ pub mod pressure;
 pub mod priority;
 pub mod process;
 pub mod program;
+pub mod project;
 mod sys;
 pub mod system_calls;
 pub mod vmstat;

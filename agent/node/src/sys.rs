@@ -3,6 +3,7 @@
 
 use rustix::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
 use rustix::process::Pid;
 
 fn outcome(result: libc::c_long) -> Result<(), Errno> {
@@ -92,6 +93,33 @@ pub(crate) fn open_kernfs_by_id(mount: BorrowedFd<'_>, id: u64) -> Result<OwnedF
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
     // SAFETY: the call succeeded, so this is a descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `FS_IOC_FSGETXATTR` of a file that is open: its flags and its project.
+pub(crate) fn project(file: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
+    /// `struct fsxattr` (linux/fs.h): the flags are the first of its seven words, and the project is the fourth.
+    type Attributes = [u32; 7];
+    const GET: Opcode = opcode::read::<Attributes>(b'X', 31);
+    let mut found = Attributes::default();
+    // SAFETY: the call writes as many bytes as the number of the request says, which are those of `found`; any are valid
+    // there, and it lives across the call.
+    outcome(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), GET, &raw mut found) })?;
+    Ok((found[0], found[3]))
+}
+
+/// `quotactl_fd(2)` with `Q_GETQUOTA`: bytes and inodes that a project takes of the file system that `on` is on, which may
+/// be open as a path alone.
+pub(crate) fn project_quota(on: BorrowedFd<'_>, project: u32) -> Result<(u64, u64), Errno> {
+    /// `struct if_dqblk` (linux/quota.h): eight words of 64 bits and one of 32. Bytes in use are the third, for every file
+    /// system (`copy_to_if_dqblk()`, fs/quota/quota.c), and inodes the sixth.
+    type Quota = [u64; 9];
+    /// `QCMD(Q_GETQUOTA, PRJQUOTA)`.
+    const GET: u32 = 0x80_0007 << 8 | 2;
+    let mut found = Quota::default();
+    // SAFETY: `found` has room for the structure, which the call fills; any bytes are valid there, and it lives across the
+    // call.
+    outcome(unsafe { libc::syscall(libc::SYS_quotactl_fd, on.as_raw_fd(), GET, project, &raw mut found) })?;
+    Ok((found[2], found[5]))
 }
 
 /// `seccomp(2)` for all threads of this process, which must have no new privileges; the kernel logs what is refused.

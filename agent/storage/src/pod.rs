@@ -142,6 +142,22 @@ impl PodDirectory {
         self.logs.as_ref().map_or(Ok(Vec::new()), |logs| logs.names_if_there(most))
     }
 
+    /// Opens an `emptyDir` in which no process of the pod can have given a file another project: the pod has a user namespace
+    /// of its own, from which the kernel changes none (`fileattr_set_prepare()`). The kubelet keeps the mapping of such a
+    /// pod in its directory, where no container writes (`mappingsFile`, pkg/kubelet/userns/userns_manager.go). `None` of
+    /// another pod, and where something is mounted as the volume. May hang where a disk does.
+    pub fn volume_with_its_project(&self, volume: &str) -> Result<Option<OwnedFd>, StorageError> {
+        component("volume", volume)?;
+        let opened = || {
+            if !self.own.has_file(c"userns")? {
+                return Ok(None);
+            }
+            let directory = self.volumes[VolumeKind::EmptyDir as usize].below(volume).open()?;
+            Ok((!is_mount_root(&directory)?).then_some(directory))
+        };
+        opened().map_err(|errno| self.own.failed(errno))
+    }
+
     /// Begins to measure one part. May hang where a disk does.
     pub fn measure(&self, part: Part<'_>) -> Result<Measure, StorageError> {
         let logs = || self.logs.as_ref().ok_or_else(|| self.own.failed(Errno::NOENT));
@@ -269,6 +285,15 @@ impl Place {
         stat().map(Measure::Done).map_err(|errno| self.failed(errno))
     }
 
+    fn has_file(&self, name: &CStr) -> Result<bool, Errno> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        match statx(self.found()?, name, flags, StatxFlags::TYPE) {
+            Ok(stat) => Ok(FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
     fn failed(&self, source: Errno) -> StorageError {
         StorageError::File { what: "measure", path: self.path.clone(), source }
     }
@@ -356,6 +381,28 @@ mod tests {
             let count = node.measure(Part::Volume(kind, "data")).expect("it exists");
             assert_eq!(count, Count { bytes: file + own, inodes: 2 }, "{plugin}");
             assert!(node.measure(Part::Volume(kind, "other")).expect_err("it is missing").is_not_found());
+        }
+    }
+
+    #[test]
+    fn a_volume_keeps_its_project_in_a_pod_with_a_user_namespace_alone() {
+        let node = Node::new();
+        let place = node.directory.path().join("disk/kubelet/pods/6f1c");
+        let volumes = place.join("volumes/kubernetes.io~empty-dir");
+        node.write("disk/kubelet/pods/6f1c/volumes/kubernetes.io~empty-dir/data/userns", 1);
+        symlink(node.directory.path(), volumes.join("link")).expect("a link");
+        let [kubelet, logs] = ["kubelet", "logs"].map(|name| node.directory.path().join(name));
+        let pod = || PodDirectories::open(&kubelet, &logs).pod(POD).expect("it is there");
+        assert!(pod().volume_with_its_project("data").expect("it can be looked at").is_none(), "it has no such file");
+        symlink("volumes", place.join("userns")).expect("a link");
+        assert!(pod().volume_with_its_project("data").expect("it can be looked at").is_none(), "a link is no file");
+        fs::remove_file(place.join("userns")).expect("a link");
+        node.write("disk/kubelet/pods/6f1c/userns", 1);
+        let opened = pod().volume_with_its_project("data").expect("it can be opened").expect("it is there");
+        let found = statx(&opened, c"", AtFlags::EMPTY_PATH, StatxFlags::INO).expect("it is open");
+        assert_eq!(found.stx_ino, fs::metadata(volumes.join("data")).expect("it is there").ino());
+        for name in ["link", "missing", "..", "data/../data", ""] {
+            assert!(pod().volume_with_its_project(name).is_err(), "{name:?}");
         }
     }
 
