@@ -25,6 +25,9 @@ pub(crate) struct ChildArguments {
     /// For services: the directory of the service account, which may be in a container's mounts.
     #[arg(long)]
     service_account: Option<i32>,
+    /// For the scanner: the way by which it asks what the kernel counts for projects.
+    #[arg(long)]
+    quotas: Option<i32>,
     /// The supervisor's process.
     #[arg(long)]
     pub(crate) supervisor: Option<i32>,
@@ -45,6 +48,14 @@ impl ChildArguments {
     /// Where this process was not started by the supervisor.
     pub(crate) fn service_account(&self) -> anyhow::Result<Option<OwnedFd>> {
         self.service_account.map(inherit::take).transpose()
+    }
+
+    /// Takes over the way by which the scanner asks what the kernel counts for projects, if there is one. May be called once.
+    ///
+    /// # Errors
+    /// Where this process was not started by the supervisor.
+    pub(crate) fn quotas(&self) -> anyhow::Result<Option<OwnedFd>> {
+        self.quotas.map(inherit::take).transpose()
     }
 
     /// Reads the inherited configuration; the files where none was inherited. May be called once.

@@ -40,6 +40,7 @@ use crate::inherited_config::InheritedConfig;
 use crate::node_services;
 use crate::options::{LogLevel, Options};
 use crate::running_kubelet::{self, Changed};
+use crate::scanner::quotas;
 use crate::service_manager;
 use crate::services::{self, ClusterSettings};
 use crate::state_directory::StateDirectory;
@@ -152,6 +153,8 @@ struct Supervisor {
     /// The same of these.
     scanner: Option<Linked>,
     broker: Option<Linked>,
+    /// Threads that have for the scanner what the kernel counts for projects.
+    quotas: quotas::Answering,
     observes_disks: bool,
     /// Processes that were killed and left, and have not ended yet.
     left: Vec<Child>,
@@ -316,6 +319,7 @@ impl Supervisor {
             services: needs_services.then(|| ChildProcess::new("services")),
             scanner: Linked::scanner(&configuration),
             broker: Linked::broker(&configuration),
+            quotas: quotas::Answering::default(),
             observes_disks,
             left: Vec::new(),
             cores: 0,
@@ -496,13 +500,14 @@ impl Supervisor {
                 launched_or_again(services, launched);
             }
         }
-        if let Some(mut scanner) = self.scanner.take() {
-            scanner.start_due(|| self.command("scanner"));
-            self.scanner = Some(scanner);
+        if self.scanner.as_ref().is_some_and(Linked::is_due) {
+            self.start_scanner();
         }
-        if let Some(mut broker) = self.broker.take() {
-            broker.start_due(|| self.command("broker"));
-            self.broker = Some(broker);
+        if self.broker.as_ref().is_some_and(Linked::is_due) {
+            let command = self.command("broker");
+            if let Some(broker) = &mut self.broker {
+                broker.start(command);
+            }
         }
         if self.core.due.is_some_and(|due| due <= now) {
             // The core's alone.
@@ -541,6 +546,19 @@ impl Supervisor {
         self.hand_facts_on();
         self.hand_names_on();
         Ok(())
+    }
+
+    fn start_scanner(&mut self) {
+        let mut command = self.command("scanner");
+        let quotas = self.quotas.begin(self.configuration.kubelet_root());
+        let quotas = quotas.and_then(|way| Ok(fcntl_setfd(&way, FdFlags::empty()).map(|()| way)?));
+        match &quotas {
+            Ok(way) => _ = command.arg("--quotas").arg(way.as_raw_fd().to_string()),
+            Err(error) => tracing::warn!(%error, "project quotas are not read until the scanner is started again"),
+        }
+        if let Some(scanner) = &mut self.scanner {
+            scanner.start(command);
+        }
     }
 
     fn start_core(&mut self) -> std::io::Result<()> {

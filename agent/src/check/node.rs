@@ -14,6 +14,7 @@ use plimsoll_units::{Bytes, counted};
 use tokio::time::timeout_at;
 
 use super::{Row, bounded, row};
+use crate::scanner::quotas::{self, Quotas};
 
 /// All calls to the runtime together. On an emulated machine containerd took 4 s.
 const RUNTIME_LIMIT: Duration = Duration::from_secs(4);
@@ -58,6 +59,8 @@ enum DiskFacts {
         only_node: Option<String>,
         /// What is left on each, or why that is not known.
         left: Vec<(FileSystem, Result<FsStats, String>)>,
+        /// What the kernel counts for volumes with projects of their own, or why the list of these is not believed.
+        quotas: Result<Quotas, String>,
     },
 }
 
@@ -73,7 +76,8 @@ impl NodeFacts {
         };
         let root = configuration.kubelet_root();
         let name = root.display().to_string();
-        Self { is_configured, runtime, disks: ask_disks(&name, DISK_LIMIT, move || layout(&root, &images)) }
+        let layout = move || layout(&root, &images, Path::new(quotas::LIST));
+        Self { is_configured, runtime, disks: ask_disks(&name, DISK_LIMIT, layout) }
     }
 
     /// A machine that is no node.
@@ -148,16 +152,17 @@ fn ask_disks(root: &str, limit: Duration, layout: impl FnMut() -> DiskFacts + Se
     worker.ask(monotonic());
     wait(deadline, || worker.outstanding(monotonic()).is_none());
     match worker.answer(monotonic(), Duration::MAX) {
-        Some((_, DiskFacts::Known { disks, only_node, .. })) => {
-            DiskFacts::Known { left: left(&disks, &slots, deadline), disks, only_node }
+        Some((_, DiskFacts::Known { disks, only_node, quotas, .. })) => {
+            DiskFacts::Known { left: left(&disks, &slots, deadline), disks, only_node, quotas }
         }
         Some((_, unknown)) => unknown,
         None => DiskFacts::Unknown(format!("{root}, or where images are, does not answer within {limit:?}")),
     }
 }
 
-/// Which file systems there are, without what is left. May hang.
-fn layout(root: &Path, images: &Result<FileSystems, String>) -> DiskFacts {
+/// Which file systems there are, without what is left, and what the kernel counts for volumes with projects that are in the
+/// list. May hang.
+fn layout(root: &Path, images: &Result<FileSystems, String>, projects: &Path) -> DiskFacts {
     let node = match find(Roots { kubelet: root, images: root, containers: None }) {
         Ok(disks) => disks,
         Err(error) if error.is_not_found() => return DiskFacts::NoKubelet(error.to_string()),
@@ -169,7 +174,8 @@ fn layout(root: &Path, images: &Result<FileSystems, String>) -> DiskFacts {
         find(Roots { kubelet: root, images: &images.directory, containers }).map_err(|error| error.to_string())
     });
     let (disks, only_node) = all.map_or_else(|why| (node, Some(why)), |disks| (disks, None));
-    DiskFacts::Known { disks: Box::new(disks), only_node, left: Vec::new() }
+    let quotas = quotas::read(projects, root).map_err(|error| format!("{}: {error}", projects.display()));
+    DiskFacts::Known { disks: Box::new(disks), only_node, left: Vec::new(), quotas }
 }
 
 fn left(disks: &Disks, slots: &Slots, deadline: Instant) -> Vec<(FileSystem, Result<FsStats, String>)> {
@@ -244,11 +250,12 @@ fn disk_rows(facts: &DiskFacts) -> Vec<Row> {
             vec![row(name, false, why.clone(), advice)]
         }
         DiskFacts::Unknown(why) => vec![row(name, false, why.clone(), "no signal of a disk can be read")],
-        DiskFacts::Known { disks, only_node: Some(why), left } => {
+        DiskFacts::Known { disks, only_node: Some(why), left, quotas } => {
             let advice = "imagefs and containerfs have no signals: the runtime has to answer";
-            vec![row(name, false, format!("only nodefs is known: {why}"), advice), disk_row("nodefs", disks, left)]
+            let layout = row(name, false, format!("only nodefs is known: {why}"), advice);
+            [layout, disk_row("nodefs", disks, left)].into_iter().chain(quotas_row(quotas)).collect()
         }
-        DiskFacts::Known { disks, only_node: None, left } => {
+        DiskFacts::Known { disks, only_node: None, left, quotas } => {
             let unsupported = disks.warnings.iter().find(|warning| !matches!(warning, Warning::UnknownType { .. }));
             let found = match (unsupported, disks.layout) {
                 (Some(warning), _) => warning.to_string(),
@@ -264,7 +271,7 @@ fn disk_rows(facts: &DiskFacts) -> Vec<Row> {
                           (KEP-4191)";
             let layout = row(name, unsupported.is_none(), found, advice);
             let each = ["nodefs", "imagefs", "containerfs"].map(|role| disk_row(role, disks, left));
-            [layout].into_iter().chain(each).collect()
+            [layout].into_iter().chain(each).chain(quotas_row(quotas)).collect()
         }
     }
 }
@@ -296,6 +303,26 @@ fn disk_row(role: &'static str, disks: &Disks, left: &[(FileSystem, Result<FsSta
         Some(Err(why)) => row(role, false, format!("{place}: {why}"), "its signals are absent until it answers"),
         None => row(role, false, place, "its signals are absent"),
     }
+}
+
+/// Of how many volumes with projects of their own, all of which are on nodefs, the kernel's figures are known.
+fn quotas_row(quotas: &Result<Quotas, String>) -> Option<Row> {
+    let (is_good, found) = match quotas {
+        Ok(Quotas { listed: 0, .. }) => return None,
+        Ok(Quotas { listed, figures, is_refused }) => {
+            let volumes = counted(*listed, "volume of a pod", "volumes of pods");
+            let found = if *is_refused {
+                format!("{volumes} in {}, and the kernel gives this process no figures", quotas::LIST)
+            } else {
+                format!("read of {} of {volumes} in {}", figures.len(), quotas::LIST)
+            };
+            (!is_refused, found)
+        }
+        Err(why) => (false, why.clone()),
+    };
+    let advice = "volumes are scanned, without files that are removed and still open: a list in order, CAP_SYS_ADMIN and \
+                  quotactl_fd(2) are needed";
+    Some(row("project quotas", is_good, found, advice))
 }
 
 /// What is left of what; a file system may count no blocks or no inodes.

@@ -2,10 +2,12 @@
 //! numbers. It may be slow, hang or die: the core decides without figures then.
 //!
 //! One thread without tokio. It has a user of its own and one capability, to enter directories of any user; Landlock lets
-//! it list what is below the directories of the kubelet and of logs, and open no file.
+//! it list what is below the directories of the kubelet and of logs, and open no file. Of volumes that have a project of
+//! their own the supervisor has what the kernel counts.
 
 mod left;
 mod once;
+pub(crate) mod quotas;
 mod round;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
 use plimsoll_inventory::{MESSAGE, Protected, StorageMessage};
+use plimsoll_node::clock::monotonic;
 use plimsoll_node::{capabilities, priority, system_calls};
 use plimsoll_replay::printable;
 use plimsoll_state::handover::{self, ForServices};
@@ -29,6 +32,7 @@ use crate::confine::{self, Files, SCANNER};
 use crate::log::complain;
 use crate::services;
 pub(crate) use once::{LocalStorage, local_storage};
+use quotas::Asking;
 use round::Rounds;
 
 /// From the begin of one round to that of the next one, while what is left on the disks moves; longer where a round took
@@ -54,7 +58,7 @@ pub(crate) fn is_needed(configuration: &Configuration) -> bool {
 pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let needed = [&confine::CAPABILITIES[..], &[capabilities::DAC_READ_SEARCH]].concat();
     capabilities::keep_only(&needed)?;
-    let socket = arguments.socket()?;
+    let (socket, quotas) = (arguments.socket()?, arguments.quotas()?.map(Asking::new));
     let configuration = arguments.configuration(crate::core::own_cgroup(&Protected::read()))?;
     let (kubelet, logs) = (configuration.kubelet_root(), configuration.pod_logs());
     let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
@@ -78,7 +82,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     for trouble in troubles {
         complain(&trouble);
     }
-    serve(&socket, Rounds::new(kubelet, logs))
+    serve(&socket, Rounds::new(kubelet, logs), quotas)
 }
 
 /// The directory, or, where it `may_come`, the one above, if that is there: it may be made later.
@@ -88,7 +92,7 @@ fn open_nearest(path: &Path, may_come: bool) -> Option<OwnedFd> {
     ancestors.find_map(|path| open(path, flags, Mode::empty()).ok())
 }
 
-fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
+fn serve(socket: &OwnedFd, mut rounds: Rounds, mut quotas: Option<Asking>) -> anyhow::Result<u8> {
     let mut way = Way { socket, core: None, is_new: false };
     let mut moved = Instant::now();
     loop {
@@ -99,6 +103,8 @@ fn serve(socket: &OwnedFd, mut rounds: Rounds) -> anyhow::Result<u8> {
         // What is written while it measures is for the next round.
         let (left, pods) = (rounds.left(), rounds.directories());
         if way.core.is_some() {
+            let asked = monotonic();
+            rounds.set_counted(asked, quotas.as_mut().map_or_else(Vec::new, Asking::ask));
             rounds.go(&mut way);
         }
         let mut due = begun + PAUSE.max(begun.elapsed() * 2);

@@ -17,6 +17,7 @@ use plimsoll_units::MonotonicNs;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use super::left::DisksLeft;
+use super::quotas::Figure;
 
 /// A scan that goes through so many entries in one round is put aside.
 const SHARE: u32 = 100_000;
@@ -87,6 +88,8 @@ pub(super) struct Rounds {
     waiting: Option<Key>,
     /// What those found last that were put aside.
     large: BTreeMap<Key, Measured>,
+    /// What the kernel counts itself, for the next round.
+    counted: BTreeMap<Key, Measured>,
     failing: Failing,
     /// A part that was measured in the last round is in memory.
     has_memory: bool,
@@ -113,6 +116,7 @@ impl Rounds {
             aside: None,
             waiting: None,
             large: BTreeMap::new(),
+            counted: BTreeMap::new(),
             failing: Failing::default(),
             has_memory: false,
         }
@@ -136,6 +140,19 @@ impl Rounds {
     /// Whether a part that was measured in the last round is in memory, where it grows on no disk.
     pub(super) const fn has_memory(&self) -> bool {
         self.has_memory
+    }
+
+    /// In the next round these volumes take what the kernel counts for their projects, which was asked then.
+    pub(super) fn set_counted(&mut self, asked: MonotonicNs, figures: Vec<Figure>) {
+        let ended = monotonic();
+        let counted = figures.into_iter().map(|Figure { pod, volume, bytes, inodes }| {
+            let count = Some(Count { bytes, inodes });
+            (
+                (pod, Target::Volume(VolumeKind::EmptyDir, volume)),
+                Measured { count, is_local: true, begun: asked, ended },
+            )
+        });
+        self.counted = counted.collect();
     }
 
     /// Measures every pod, or stops where the sink says so.
@@ -204,6 +221,10 @@ impl Rounds {
     ) -> ControlFlow<(), Option<Measured>> {
         use ControlFlow::Continue;
         let key = (pod.uid.clone(), target.clone());
+        if let Some(counted) = self.counted.get(&key).copied() {
+            self.forget(&key);
+            return Continue(Some(counted));
+        }
         if let Some(aside) = &mut self.aside {
             let is_it = aside.key == key;
             aside.is_there |= is_it;
@@ -253,6 +274,13 @@ impl Rounds {
                 return ControlFlow::Break(());
             }
         }
+    }
+
+    /// Goes on with no scan of it, and takes nothing that one found for what there is.
+    fn forget(&mut self, key: &Key) {
+        self.large.remove(key);
+        self.aside.take_if(|aside| aside.key == *key);
+        self.waiting.take_if(|waiting| waiting == key);
     }
 
     /// What was found last of a large tree; until its first scan has ended, that it is there.

@@ -48,19 +48,22 @@ impl Linked {
         self.process.due
     }
 
+    /// Whether its time to be started has come.
+    pub(super) fn is_due(&self) -> bool {
+        self.process.due.is_some_and(|due| due <= Instant::now())
+    }
+
     /// By which what it needs is handed to it, while it runs.
     pub(super) const fn socket(&self) -> Option<&UnixDatagram> {
         self.socket.as_ref()
     }
 
-    /// Starts it by a command, if its time has come.
-    pub(super) fn start_due(&mut self, command: impl FnOnce() -> Command) {
-        if self.process.due.is_some_and(|due| due <= Instant::now()) {
-            let launched = launch(&mut self.process, command(), |(send, receive)| (receive, send));
-            let launched = launched.map(|socket| self.socket = Some(socket));
-            launched_or_again(&mut self.process, launched);
-            self.hand_on();
-        }
+    /// Starts it by a command.
+    pub(super) fn start(&mut self, command: Command) {
+        let launched = launch(&mut self.process, command, |(send, receive)| (receive, send));
+        let launched = launched.map(|socket| self.socket = Some(socket));
+        launched_or_again(&mut self.process, launched);
+        self.hand_on();
     }
 
     /// Gives it the way to a new core from now on.

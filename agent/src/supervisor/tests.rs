@@ -47,6 +47,7 @@ fn supervisor(configuration: Configuration, api_server: Option<ApiServer>) -> Su
         services: None,
         scanner: None,
         broker: None,
+        quotas: quotas::Answering::default(),
         observes_disks: false,
         left: Vec::new(),
         cores: 0,

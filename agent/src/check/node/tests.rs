@@ -35,7 +35,8 @@ fn node(root: &Path, file_systems: FileSystems) -> NodeFacts {
 
 fn asked_disks(root: &Path, images: Result<FileSystems, String>) -> DiskFacts {
     let asked = root.to_owned();
-    ask_disks(&root.display().to_string(), LONG, move || layout(&asked, &images))
+    // No list of projects.
+    ask_disks(&root.display().to_string(), LONG, move || layout(&asked, &images, &asked.join("projects")))
 }
 
 /// Name, whether it is in order, and what was found.
@@ -162,6 +163,34 @@ fn what_is_not_known_is_named_and_nothing_else_is_lost() {
 
     let rows = found(&node(here, images(&here.join("gone"), here)));
     assert!(rows.len() == 3 && rows[1].2.contains("gone") && rows[2].2.contains(" available, "), "{rows:?}");
+}
+
+#[test]
+fn project_quotas_have_a_row_where_there_are_some() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = folder.path();
+    let mut facts = node(here, images(here, here));
+    let mut last_row = |found_quotas| {
+        let DiskFacts::Known { quotas, .. } = &mut facts.disks else { panic!("it is known") };
+        *quotas = found_quotas;
+        found(&facts).pop().expect("there are rows")
+    };
+    assert_eq!(last_row(Ok(Quotas::default())).0, "containerfs");
+    let figure = quotas::Figure { pod: "a".into(), volume: "b".into(), bytes: 1, inodes: 1 };
+    let read = Quotas { listed: 2, figures: vec![figure], is_refused: false };
+    let refused = Quotas { listed: 1, figures: Vec::new(), is_refused: true };
+    for (quotas, is_good, text) in [
+        (Ok(read), true, "read of 1 of 2 volumes of pods in /etc/projects"),
+        (Ok(refused), false, "1 volume of a pod in /etc/projects, and the kernel gives this process no figures"),
+        (Err("/etc/projects: file too large".to_owned()), false, "/etc/projects: file too large"),
+    ] {
+        assert_eq!(last_row(quotas), ("project quotas".to_owned(), is_good, text.to_owned()));
+    }
+    // As it is gathered.
+    std::fs::write(here.join("projects"), format!("5:{}/pods/a/volumes/kubernetes.io~empty-dir/b\n", here.display()))
+        .expect("a file");
+    let (name, is_good, found) = found(&node(here, images(here, here))).pop().expect("there are rows");
+    assert!(name == "project quotas" && is_good && found.starts_with("read of 0 of 1 volume"), "{name}: {found}");
 }
 
 #[test]

@@ -134,6 +134,57 @@ fn a_large_tree_is_put_aside_and_keeps_no_other_from_being_measured() {
     assert!(!node.rounds.rest(), "what is gone is not gone on with");
 }
 
+fn counted(volume: &str, inodes: u64) -> Figure {
+    Figure { pod: POD.to_owned(), volume: volume.to_owned(), bytes: 4096, inodes }
+}
+
+#[test]
+fn a_volume_takes_what_its_project_does_and_others_what_a_walk_finds() {
+    let mut node = Node::new();
+    let volumes = format!("kubelet/pods/{POD}/volumes");
+    for volume in ["kubernetes.io~empty-dir/quota", "kubernetes.io~empty-dir/data", "kubernetes.io~configmap/quota"] {
+        node.files(&format!("{volumes}/{volume}"), 3);
+    }
+    node.files("kubelet/pods/other/volumes/kubernetes.io~empty-dir/quota", 3);
+    node.files(&format!("logs/default_web_{POD}/quota"), 2);
+    let mut round = |figures: Vec<Figure>| {
+        node.rounds.set_counted(monotonic(), figures);
+        let round = node.round(99).expect("it ends");
+        let part = |pod: &str, part| round[&(Uid::of(pod).0, part)];
+        // Both volumes of one name are one part.
+        [
+            part(POD, volume(number("quota"))),
+            part(POD, volume(number("data"))),
+            part("other", volume(number("quota"))),
+            part(POD, StoragePart::Logs(number("quota"))),
+        ]
+    };
+    let gone = Figure { pod: POD.to_owned(), volume: "gone".to_owned(), bytes: 4096, inodes: 9 };
+    assert_eq!(round(vec![counted("quota", 100), gone]), [Some(100 + 4), Some(4), Some(4), Some(2)]);
+    assert_eq!(round(Vec::new()), [Some(4 + 4), Some(4), Some(4), Some(2)], "it is asked for in each round");
+}
+
+#[test]
+fn what_the_kernel_counts_is_scanned_no_more_and_a_scan_of_before_is_not_gone_on_with() {
+    let mut node = Node::new();
+    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
+    for (name, files) in [("a-large", 100), ("b-large", 50)] {
+        node.files(&format!("{volumes}/{name}"), files);
+    }
+    let inodes = |node: &mut Node, figures| {
+        node.rounds.set_counted(monotonic(), figures);
+        let round = node.round(1000).expect("it ends");
+        ["a-large", "b-large"].map(|name| round[&(uid(), volume(number(name)))])
+    };
+    assert_eq!(inodes(&mut node, Vec::new()), [None, None]);
+    let both = || vec![counted("a-large", 7), counted("b-large", 8)];
+    assert_eq!(inodes(&mut node, both()), [Some(7), Some(8)]);
+    assert!(!node.rounds.rest(), "a scan is gone on with");
+    assert_eq!(inodes(&mut node, vec![counted("b-large", 8)]), [None, Some(8)], "the other one is scanned anew");
+    while node.rounds.rest() {}
+    assert_eq!(inodes(&mut node, vec![counted("b-large", 8)]), [Some(101), Some(8)]);
+}
+
 #[test]
 fn a_round_ends_where_there_is_a_new_core() {
     let mut node = Node::new();

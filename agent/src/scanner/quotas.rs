@@ -1,0 +1,295 @@
+//! What the kernel counts for volumes that have a project of their own (ext4, xfs), so that they need no scan
+//! ([decision 23](../../docs/decisions/0023-project-quotas.md)).
+//!
+//! The kernel gives that to CAP_SYS_ADMIN alone, which the scanner must not have. A thread of the supervisor, which nothing
+//! else waits for, since a disk may not answer, reads it when the scanner asks, once in a round. A question is one byte; an
+//! answer is as many messages as it takes, and an empty one.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use plimsoll_node::project::{self, Project, Taken};
+use plimsoll_state::handover;
+use plimsoll_storage::{PodDirectories, PodName, volume_projects};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
+
+/// The list of projects and their directories (projects(5)).
+pub(crate) const LIST: &str = "/etc/projects";
+/// The longest message, in bytes, and how many figures fit, whose names have 63 bytes each at most.
+const MESSAGE: usize = 4096;
+const FIGURES: usize = 24;
+/// From one answer to the next, however often is asked.
+const LEAST: Duration = Duration::from_secs(1);
+/// How long the scanner waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads that wait for a disk for scanners that have ended, and the one that answers.
+const THREADS: usize = 3;
+/// The thread's stack, of which what is used is locked like all memory of the supervisor.
+const STACK: usize = 128 << 10;
+
+/// What a volume takes by the kernel's own count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Figure {
+    /// The pod's UID, as its directory has it.
+    pub(crate) pod: String,
+    /// The name of an `emptyDir`.
+    pub(crate) volume: String,
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+/// What was found at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quotas {
+    /// How many volumes of pods are in the list, with a project of their own.
+    pub(crate) listed: usize,
+    /// Of those whose figures the kernel gave.
+    pub(crate) figures: Vec<Figure>,
+    /// The kernel gives none to this process.
+    pub(crate) is_refused: bool,
+}
+
+/// Reads the figures of the volumes of pods in the kubelet's directory that the list names. May hang where a disk does.
+///
+/// # Errors
+/// Where there is a list that cannot be read, or is too long to be believed.
+pub(crate) fn read(list: &Path, kubelet: &Path) -> io::Result<Quotas> {
+    read_by(list, kubelet, count)
+}
+
+fn read_by(
+    list: &Path,
+    kubelet: &Path,
+    count: impl Fn(&OwnedFd, u32) -> Result<Option<Taken>, Errno>,
+) -> io::Result<Quotas> {
+    let Some(list) = open(list)? else { return Ok(Quotas::default()) };
+    let volumes = volume_projects(list, &kubelet.join("pods"))?;
+    let mut quotas = Quotas { listed: volumes.len(), ..Quotas::default() };
+    if volumes.is_empty() {
+        return Ok(quotas);
+    }
+    // Logs have no projects.
+    let directories = PodDirectories::open(kubelet, kubelet);
+    for volume in volumes {
+        let directory = directories.pod(PodName { name: None, uid: &volume.pod });
+        let opened = directory.and_then(|directory| directory.volume_with_its_project(&volume.volume));
+        // What cannot be opened, as what is gone, is the scan's to report.
+        let Ok(Some(opened)) = opened else { continue };
+        match count(&opened, volume.number) {
+            Ok(Some(Taken { bytes, inodes })) => {
+                quotas.figures.push(Figure { pod: volume.pod, volume: volume.volume, bytes, inodes });
+            }
+            Err(Errno::PERM) => {
+                quotas.is_refused = true;
+                break;
+            }
+            // The directory has another project, or the file system counts none.
+            Ok(None) | Err(_) => {}
+        }
+    }
+    Ok(quotas)
+}
+
+/// Opens the list; `None` where there is none. A pipe in its place would wait for a writer.
+fn open(list: &Path) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match openat(CWD, list, flags, Mode::empty()) {
+        Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile => Ok(Some(file.into())),
+        Ok(_) => Err(ErrorKind::InvalidInput.into()),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What the kernel counts for a directory's project, where it is this one and all that is made in the directory has it.
+fn count(directory: &OwnedFd, number: u32) -> Result<Option<Taken>, Errno> {
+    if project::of(directory)? != (Project { number, is_inherited: true }) {
+        return Ok(None);
+    }
+    project::taken(directory, number).map(Some)
+}
+
+/// The threads that answer, one for each scanner.
+#[derive(Debug, Default)]
+pub(crate) struct Answering(Vec<JoinHandle<()>>);
+
+impl Answering {
+    /// The end for a new scanner of a way to a thread that answers until that end is closed.
+    ///
+    /// # Errors
+    /// Where no thread can be started, or those for earlier scanners still wait for a disk.
+    pub(crate) fn begin(&mut self, kubelet: PathBuf) -> io::Result<OwnedFd> {
+        self.begin_by(LEAST, move || read(Path::new(LIST), &kubelet))
+    }
+
+    fn begin_by(
+        &mut self,
+        least: Duration,
+        read: impl FnMut() -> io::Result<Quotas> + Send + 'static,
+    ) -> io::Result<OwnedFd> {
+        self.0.retain(|thread| !thread.is_finished());
+        if self.0.len() >= THREADS {
+            return Err(Errno::BUSY.into());
+        }
+        let (scanner, way) = handover::messages_pair()?;
+        let thread = thread::Builder::new().name("project-quotas".into()).stack_size(STACK);
+        self.0.push(thread.spawn(move || answer(&way, least, read))?);
+        Ok(scanner)
+    }
+}
+
+/// What the log says of what was found, once until that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Read,
+    Refused,
+    Unreadable(ErrorKind),
+}
+
+impl Said {
+    fn of(found: &io::Result<Quotas>) -> Self {
+        match found {
+            Ok(quotas) if quotas.is_refused => Self::Refused,
+            Ok(quotas) if quotas.figures.is_empty() => Self::Nothing,
+            Ok(_) => Self::Read,
+            Err(error) => Self::Unreadable(error.kind()),
+        }
+    }
+
+    fn say(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Read => tracing::info!("project quotas are read: volumes that have one are not scanned"),
+            Self::Refused => tracing::warn!(
+                "project quotas are not read: the kernel gives what it counts to CAP_SYS_ADMIN alone, by quotactl_fd(2); \
+                 volumes that have one are scanned"
+            ),
+            Self::Unreadable(why) => {
+                tracing::warn!("project quotas are not read, and volumes are scanned: {LIST}: {why}");
+            }
+        }
+    }
+}
+
+/// Answers until the other end is closed, with such a time from one answer to the next.
+fn answer(way: &OwnedFd, least: Duration, mut read: impl FnMut() -> io::Result<Quotas>) {
+    let (mut said, mut last) = (Said::Nothing, None::<Instant>);
+    while await_question(way) {
+        // Where the other end is closed meanwhile, the next look at it shows that.
+        let rest = last.map_or(Duration::ZERO, |last| least.saturating_sub(last.elapsed()));
+        if !rest.is_zero() {
+            wait(way, PollFlags::empty(), Some(rest));
+        }
+        let found = read();
+        last = Some(Instant::now());
+        let says = Said::of(&found);
+        if says != said {
+            says.say();
+            said = says;
+        }
+        let figures = found.map(|quotas| quotas.figures).unwrap_or_default();
+        if !figures.chunks(FIGURES).chain([&[][..]]).all(|part| put(way, part)) {
+            return;
+        }
+    }
+}
+
+/// Waits until something is asked. False: nothing will be.
+fn await_question(way: &OwnedFd) -> bool {
+    loop {
+        match recv(way, &mut [0_u8][..], RecvFlags::DONTWAIT) {
+            Ok((length, _)) => return length > 0,
+            Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::IN, None),
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Sends figures once there is room for them. False: there is no other end any more.
+fn put(way: &OwnedFd, figures: &[Figure]) -> bool {
+    let mut room = [0; MESSAGE];
+    // As many as these have room.
+    let Ok(bytes) = postcard::to_slice(figures, &mut room) else { return false };
+    loop {
+        match send(way, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => return true,
+            Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::OUT, None),
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Waits for that, for the other end to be closed, or for so long.
+fn wait(way: &OwnedFd, flags: PollFlags, most: Option<Duration>) {
+    let most = most.and_then(|most| Timespec::try_from(most).ok());
+    let _ = poll(&mut [PollFd::new(way, flags)], most.as_ref());
+}
+
+/// The scanner's end.
+#[derive(Debug)]
+pub(super) struct Asking {
+    way: OwnedFd,
+    /// An answer that was not waited for to its end.
+    is_outstanding: bool,
+}
+
+impl Asking {
+    pub(super) const fn new(way: OwnedFd) -> Self {
+        Self { way, is_outstanding: false }
+    }
+
+    /// What the kernel counts now. Nothing where that is not known within five seconds; what is said later is of then, and
+    /// counts for nothing.
+    pub(super) fn ask(&mut self) -> Vec<Figure> {
+        self.ask_within(PATIENCE)
+    }
+
+    fn ask_within(&mut self, patience: Duration) -> Vec<Figure> {
+        if self.is_outstanding && self.take(Duration::ZERO).is_none() {
+            return Vec::new();
+        }
+        self.is_outstanding = send(&self.way, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok();
+        if self.is_outstanding { self.take(patience).unwrap_or_default() } else { Vec::new() }
+    }
+
+    /// An answer to its end, if that comes in time.
+    fn take(&mut self, within: Duration) -> Option<Vec<Figure>> {
+        let until = Instant::now() + within;
+        let mut figures = Vec::new();
+        let mut room = [0; MESSAGE];
+        loop {
+            match recv(&self.way, &mut room[..], RecvFlags::DONTWAIT) {
+                // Its end is no message.
+                Ok((0, _)) => return None,
+                Ok((length, _)) => {
+                    let mut part: Vec<Figure> = postcard::from_bytes(&room[..length]).ok()?;
+                    if part.is_empty() {
+                        self.is_outstanding = false;
+                        return Some(figures);
+                    }
+                    figures.append(&mut part);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    wait(&self.way, PollFlags::IN, Some(left));
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use super::*;
+use std::fs;
+use std::sync::mpsc;
+
+fn figure(number: usize) -> Figure {
+    // Names as long as they may be.
+    let [pod, volume] = ["p", "v"].map(|letter| format!("{number:0>4}{}", letter.repeat(59)));
+    Figure { pod, volume, bytes: u64::MAX, inodes: u64::MAX }
+}
+
+fn quotas(figures: Vec<Figure>) -> Quotas {
+    Quotas { listed: figures.len(), figures, is_refused: false }
+}
+
+/// Has a thread answer with what comes by a channel.
+fn answering() -> (Answering, Asking, mpsc::Sender<Quotas>) {
+    let (answers, answer) = mpsc::channel();
+    let mut answering = Answering::default();
+    let way = answering
+        .begin_by(Duration::ZERO, move || answer.recv().map_err(|_| ErrorKind::Other.into()))
+        .expect("a thread");
+    (answering, Asking::new(way), answers)
+}
+
+/// Waits until all threads have ended.
+fn await_end(answering: &Answering) {
+    let begun = Instant::now();
+    while !answering.0.iter().all(JoinHandle::is_finished) {
+        assert!(begun.elapsed() < Duration::from_mins(1), "{answering:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn an_answer_is_whole_however_many_figures_it_has() {
+    let (answering, mut asking, answers) = answering();
+    for count in [0, 1, FIGURES, 500] {
+        let figures: Vec<Figure> = (0..count).map(figure).collect();
+        answers.send(quotas(figures.clone())).expect("it waits");
+        assert_eq!(asking.ask_within(Duration::from_mins(1)), figures);
+    }
+    drop(asking);
+    await_end(&answering);
+}
+
+#[test]
+fn what_is_said_too_late_counts_for_nothing_and_the_next_answer_does() {
+    let (_answering, mut asking, answers) = answering();
+    for _ in 0..3 {
+        assert_eq!(asking.ask_within(Duration::from_millis(5)), [], "its disk hangs, and it is asked once");
+    }
+    answers.send(quotas(vec![figure(1)])).expect("it waits");
+    // That answer was of then.
+    while asking.is_outstanding && asking.take(Duration::ZERO).is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    answers.send(quotas(vec![figure(2)])).expect("it waits");
+    assert_eq!(asking.ask_within(Duration::from_mins(1)), [figure(2)]);
+}
+
+#[test]
+fn threads_that_wait_for_a_disk_are_bounded_and_nothing_waits_for_them() {
+    let mut answering = Answering::default();
+    let mut hanging = Vec::new();
+    for _ in 0..THREADS {
+        let (answer, answers) = mpsc::channel::<Quotas>();
+        let way = answering.begin_by(Duration::ZERO, move || answers.recv().map_err(|_| ErrorKind::Other.into()));
+        let mut asking = Asking::new(way.expect("a thread"));
+        assert_eq!(asking.ask_within(Duration::from_millis(1)), []);
+        hanging.push(answer);
+    }
+    let refused = answering.begin_by(Duration::ZERO, || Ok(Quotas::default())).expect_err("all of them hang");
+    assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
+    hanging.clear();
+    await_end(&answering);
+    assert!(answering.begin_by(Duration::ZERO, || Ok(Quotas::default())).is_ok());
+}
+
+#[test]
+fn a_scanner_that_asks_without_a_pause_waits_for_the_next_answer() {
+    let mut answering = Answering::default();
+    let least = Duration::from_millis(200);
+    let begun = Instant::now();
+    let way = answering.begin_by(least, || Ok(quotas(vec![figure(1)]))).expect("a thread");
+    let mut asking = Asking::new(way);
+    for _ in 0..2 {
+        assert_eq!(asking.ask_within(Duration::from_mins(1)), [figure(1)]);
+    }
+    assert!(begun.elapsed() >= least);
+    // The rest is not waited for when that scanner has ended.
+    let way = answering.begin_by(Duration::from_hours(1), || Ok(Quotas::default())).expect("a thread");
+    let mut asking = Asking::new(way);
+    for within in [Duration::from_mins(1), Duration::ZERO] {
+        assert_eq!(asking.ask_within(within), []);
+    }
+    assert!(asking.is_outstanding);
+    drop(asking);
+    answering.0.remove(0);
+    await_end(&answering);
+}
+
+#[test]
+fn a_pod_without_a_user_namespace_and_what_is_not_in_the_list_is_not_asked_for() {
+    let place = tempfile::tempdir().expect("a directory");
+    let [list, kubelet] = ["projects", "kubelet"].map(|name| place.path().join(name));
+    assert_eq!(read(&list, &kubelet).expect("there is none"), Quotas::default());
+    for pod in ["own", "others", "changing"] {
+        let pod = kubelet.join("pods").join(pod);
+        for volume in ["listed", "unlisted"] {
+            fs::create_dir_all(pod.join("volumes/kubernetes.io~empty-dir").join(volume)).expect("a directory");
+        }
+        if !pod.ends_with("changing") {
+            fs::write(pod.join("userns"), "{}").expect("a file");
+        }
+    }
+    let line = |number: u32, pod| {
+        format!("{number}:{}/pods/{pod}/volumes/kubernetes.io~empty-dir/listed\n", kubelet.display())
+    };
+    let lines = [(5, "own"), (6, "changing"), (7, "gone"), (8, "others")].map(|(number, pod)| line(number, pod));
+    fs::write(&list, lines.concat()).expect("a file");
+    let taken = Taken { bytes: 4096, inodes: 2 };
+    // The kernel has another project for the last one.
+    let found = read_by(&list, &kubelet, |_, number| Ok((number != 8).then_some(taken))).expect("it can be read");
+    let own = Figure { pod: "own".into(), volume: "listed".into(), bytes: 4096, inodes: 2 };
+    assert_eq!(found, Quotas { listed: 4, figures: vec![own.clone()], is_refused: false });
+    let found = read_by(&list, &kubelet, |_, number| if number == 5 { Ok(Some(taken)) } else { Err(Errno::SRCH) });
+    assert_eq!(found.expect("it can be read").figures, [own]);
+    let asked = std::cell::Cell::new(0);
+    let refused = read_by(&list, &kubelet, |_, _| {
+        asked.set(asked.get() + 1);
+        Err(Errno::PERM)
+    });
+    let expected = Quotas { listed: 4, figures: Vec::new(), is_refused: true };
+    assert_eq!((refused.expect("it can be read"), asked.get()), (expected, 1), "the others would be refused, too");
+    // This file system's own answer: no directory here has a project.
+    assert_eq!(read(&list, &kubelet).expect("it can be read").figures, []);
+}
+
+#[test]
+fn what_is_no_list_is_an_error_and_is_not_waited_for() {
+    let place = tempfile::tempdir().expect("a directory");
+    let pipe = place.path().join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+    for list in [&pipe, place.path()] {
+        assert_eq!(read(list, place.path()).expect_err("it is no file").kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn what_is_found_is_said_by_its_kind() {
+    let refused = Quotas { listed: 1, figures: Vec::new(), is_refused: true };
+    for (found, expected) in [
+        (Ok(Quotas::default()), Said::Nothing),
+        (Ok(Quotas { listed: 3, ..Quotas::default() }), Said::Nothing),
+        (Ok(quotas(vec![figure(1)])), Said::Read),
+        (Ok(refused), Said::Refused),
+        (Err(ErrorKind::FileTooLarge.into()), Said::Unreadable(ErrorKind::FileTooLarge)),
+    ] {
+        assert_eq!(Said::of(&found), expected, "{found:?}");
+    }
+}
