@@ -53,7 +53,7 @@ const LEFT_TO_LONG: [(&str, &str); 14] = [
     ("hogs-are-charged-to-their-cgroup", "6 s; each kind of growth has a test of its own"),
 ];
 /// The same of the machine with containerd.
-const NODE_LEFT_TO_LONG: [(&str, &str); 27] = [
+const NODE_LEFT_TO_LONG: [(&str, &str); 28] = [
     (
         "node-soft-victims-have-the-lesser-grace",
         "28 s; unit tests of agent/policy and of the core have victims' graces",
@@ -75,6 +75,10 @@ const NODE_LEFT_TO_LONG: [(&str, &str); 27] = [
     ("node-split-layout", "the runtime takes long to say what layers take; unit tests have ranks by layout"),
     ("node-inodes-of-containerfs", "the same, and node-inodes-of-imagefs has inodes of writable layers"),
     ("node-limits-of-local-storage", "it waits for the runtime; unit tests of agent/inventory have each limit"),
+    (
+        "node-project-quotas",
+        "it is started twice, and waits 10 s between victims; unit tests have what is asked, and what replaces a walk",
+    ),
     ("node-allocatable", "18 s; pods-are-bounded-together has the same without a containerd"),
     ("node-openshift3", "44 s; laws of agent/policy have the order, and pods-are-bounded-together has the file"),
     ("node-dry-run-replays-alike", "30 s; what-is-traced-replays-alike has cgroups that are no pods"),

@@ -45,6 +45,7 @@ mod node_gone_tests;
 mod node_holding_tests;
 mod node_hostile_tests;
 mod node_pods_tests;
+mod node_quota_tests;
 mod node_runtime_tests;
 mod node_signal_tests;
 mod node_split_tests;

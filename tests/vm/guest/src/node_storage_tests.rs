@@ -120,7 +120,7 @@ impl Filled {
     }
 
     /// Removes its volume, as the kubelet does once the pod is deleted.
-    fn lose_volume(&self) -> Result<()> {
+    pub(crate) fn lose_volume(&self) -> Result<()> {
         fs::remove_dir_all(self.pod.volume()).with_context(|| format!("the volume of {}", self.pod.name))
     }
 }

@@ -8,10 +8,11 @@ use crate::{
     act_tests, bad_config_tests, block, blocked_tests, cgroup, container_tests, containerd, cost, counter_tests,
     disks_tests, eviction_tests, hog_tests, hostile_bpf_tests, hostile_facts_tests, hostile_inside_tests,
     hostile_owner_tests, hostile_tests, journal_tests, kill_switch_tests, machine, node_disk_tests, node_fault_tests,
-    node_gone_tests, node_holding_tests, node_hostile_tests, node_pods_tests, node_runtime_tests, node_signal_tests,
-    node_split_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests, process_tests,
-    running_kubelet_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death, scenarios_of_memory,
-    sense_tests, soak, surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests, watchdog_tests,
+    node_gone_tests, node_holding_tests, node_hostile_tests, node_pods_tests, node_quota_tests, node_runtime_tests,
+    node_signal_tests, node_split_tests, node_storage_tests, node_surroundings_tests, node_tests, pods_tests,
+    process_tests, running_kubelet_tests, scenarios, scenarios_at_rest, scenarios_of_brakes, scenarios_of_death,
+    scenarios_of_memory, sense_tests, soak, surroundings_tests, swap_tests, systemd, systemd_tests, throttled_tests,
+    watchdog_tests,
 };
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
@@ -277,6 +278,7 @@ const TESTS: &[Test] = &[
     on(Machine::Node, "node-split-layout", node_split_tests::split_layout, 600),
     on(Machine::Node, "node-inodes-of-containerfs", node_split_tests::inodes_of_containerfs, 600),
     on(Machine::Node, "node-limits-of-local-storage", node_storage_tests::limits_of_local_storage, 500),
+    on(Machine::Node, "node-project-quotas", node_quota_tests::project_quotas, 600),
     on(Machine::Node, "node-soft-memory", node_signal_tests::soft_threshold_has_its_grace_period, 300),
     on(
         Machine::Node,
