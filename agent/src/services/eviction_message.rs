@@ -46,23 +46,23 @@ fn written(signal: Signal, amount: i64) -> Quantity {
     if signal.is_bytes() { Quantity::binary(amount.into()) } else { Quantity::decimal(amount.into()) }
 }
 
-/// The core knows what a pod takes and not what each of its containers does: of several none is named.
+/// The core knows what a pod takes and not what each of its containers does: of several none is named, and of a pod that is not
+/// known any more, as after a restart of this process, none either.
 fn victim(pod: Option<&Pod>, resource: Resource, used: Option<u64>) -> Victim {
-    let Some(pod) = pod else { return Victim::default() };
-    let mut running = pod.spec.running();
-    let only = running.next().filter(|_| running.next().is_none());
     let is_of = |of: Resource| used.filter(|_| resource == of);
+    let memory = is_of(Resource::Memory).map(|used| MemoryUsage { working_set: Some(used) });
+    let mut running = pod.into_iter().flat_map(|pod| pod.spec.running());
+    let only = running.next().filter(|_| running.next().is_none());
     let of_container = only.map(|container| Used {
         name: container.name.clone(),
         working_set: is_of(Resource::Memory),
         root_fs: is_of(Resource::EphemeralStorage),
         logs: is_of(Resource::EphemeralStorage).map(|_| 0),
     });
-    let memory = is_of(Resource::Memory).map(|used| MemoryUsage { working_set: Some(used) });
     // The kubelet has statistics of each pod that runs, also where it has none of what a container takes: it names no container
     // then, and its event has the annotations all the same.
     let used = Some(VictimUsage { memory, containers: of_container.into_iter().collect() });
-    Victim { used, ..Observed::of(pod, None).victim(resource) }
+    Victim { used, ..pod.map(|pod| Observed::of(pod, None).victim(resource)).unwrap_or_default() }
 }
 
 /// The limit by its name and as it was written, where the pod is known and still has it.
@@ -133,7 +133,11 @@ mod tests {
         let two = format!(r#"{ONE}, {{"name": "other"}}"#);
         let (text, annotations) = of(&eviction(memory(), figures), Some(&pod(&two)));
         assert_eq!((text.as_str(), annotations["offending_containers"].as_str()), (low, ""), "which one is not known");
-        assert_eq!(of(&eviction(memory(), figures), None), (low.to_owned(), BTreeMap::new()));
+        let (text, annotations) = of(&eviction(memory(), figures), None);
+        let annotations: Vec<_> = annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let expected =
+            [("offending_containers", ""), ("offending_containers_usage", ""), ("starved_resource", "memory")];
+        assert_eq!((text.as_str(), &annotations[..]), (low, &expected[..]), "of a pod that is not known");
         let pids = Figures { threshold: Some(1000), available: Some(7), ..Figures::default() };
         let (text, annotations) =
             of(&eviction(Reason::Cause(Cause::Signal(Signal::PidAvailable)), pids), Some(&pod(ONE)));
