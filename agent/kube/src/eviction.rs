@@ -1,15 +1,17 @@
 //! What is reported to the API server of a pod that was evicted, and in which order, so that the kubelet lets it stand.
 //!
-//! A status that another program writes is overwritten by the kubelet's own within ten seconds, and the pod's containers
-//! are started again, unless one and the same request changes an annotation too: only then does the kubelet's worker for
-//! that pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is
-//! taken away for a time and comes back; what is written in between is lost. And where both write at the same moment, as after
-//! an outage of the API server, the kubelet's own status is written over the patch, and it does not look at the annotation
-//! again. So: one patch; when all containers have ended, a look at the reason and, only where it is missing, the patch once
-//! more; the same where the pod is not a failed one any more, at most every 20 seconds, until phase and reason have stood
-//! for as long; and where it runs on a minute later, or the patch is refused, its deletion. Every request
-//! names the UID, since a pod of the same name may be another one by then, and nothing is judged by what the watch said
-//! before it has come to the patch.
+//! A status that another program writes is overwritten by the kubelet's own within ten seconds, and the pod's containers are
+//! started again, unless one and the same request changes an annotation too: only then does the kubelet's worker for that
+//! pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is taken
+//! away for a time and comes back; what is written in between may be lost, too. And where both write at the same moment, as
+//! after an outage of the API server, the kubelet's own status is written over the patch, and it does not look at the
+//! annotation again; and a kubelet that is started in between takes over a pod that has no reason. So: one patch, and where
+//! the watch has the pod without phase and reason although it shows that patch, another one at once. A kubelet that takes
+//! them away each time is not answered each time: the next patch comes after as long as the last one did since the first,
+//! and after a second at least. That ends when all containers have ended and phase and reason have stood for 20 seconds; and
+//! where the pod runs on a minute after the first patch, or that is refused, with its deletion. Every request names the UID,
+//! since a pod of the same name may be another one by then, and nothing is judged by what the watch said before it has come
+//! to the patch.
 
 use crate::MANAGER;
 use core::time::Duration;
@@ -26,7 +28,9 @@ use std::collections::BTreeMap;
 
 /// How long a pod may run on after its patch: six of the kubelet's turns, in which it writes what it has.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// How long phase and reason have to stand, and a patch has to take effect: two of the kubelet's turns.
+/// The shortest pause between two patches after the second one.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long phase and reason have to stand: two of the kubelet's turns.
 const SETTLED: Duration = Duration::from_secs(20);
 /// How long a reason is written that does not stay.
 const ENOUGH: Duration = Duration::from_mins(5);
@@ -125,26 +129,24 @@ pub fn next(progress: Progress, pod: Option<&Pod>, now: Timestamp) -> Step {
 
 /// The same of a pod that the watch has as it was after its last patch.
 fn after_patch(first: Timestamp, last: Timestamp, pod: &Pod, now: Timestamp) -> Step {
-    let [settled, late, enough] = [(last, SETTLED), (first, PATIENCE), (first, ENOUGH)]
-        .map(|(since, time)| since.saturating_add(time).unwrap_or(Timestamp::MAX));
-    let has_settled = now >= settled;
-    match pod.status.as_ref().filter(|status| status.phase.as_deref() == Some(PHASE)) {
-        Some(status) if has_ended(status, now >= late) => {
-            let is_evicted = status.reason.as_deref() == Some(EVICTED);
-            match (is_evicted, has_settled) {
-                (true, true) => Step::Done,
-                (false, _) if now >= enough => Step::Done,
-                (false, true) => Step::Patch,
-                (false, false) if first == last => Step::Patch,
-                (_, false) => Step::Wait(Some(settled)),
-            }
-        }
+    let after = |since: Timestamp, time: Duration| since.saturating_add(time).unwrap_or(Timestamp::MAX);
+    let (settled, late, enough) = (after(last, SETTLED), after(first, PATIENCE), after(first, ENOUGH));
+    let since_first = Duration::try_from(last.duration_since(first)).unwrap_or_default();
+    let again = if since_first.is_zero() { last } else { after(last, since_first.max(PAUSE)) };
+    let failed = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some(PHASE));
+    let has_ended = failed.is_some_and(|status| has_ended(status, now >= late));
+    match failed.map(|status| status.reason.as_deref() == Some(EVICTED)) {
+        Some(true) if has_ended && now >= settled => Step::Done,
+        Some(true) if has_ended => Step::Wait(Some(settled)),
         // The kubelet has taken it over, however long it takes.
-        Some(_) => Step::Wait((now < late).then_some(late)),
+        Some(true) => Step::Wait((now < late).then_some(late)),
+        Some(false) if now >= enough && has_ended => Step::Done,
+        Some(false) if now >= enough => Step::Wait(None),
         None if pod.metadata.deletion_timestamp.is_some() => Step::Wait(None),
         None if now >= late => Step::Delete,
-        None if has_settled => Step::Patch,
-        None => Step::Wait(Some(settled.min(late))),
+        Some(false) | None if now >= again => Step::Patch,
+        Some(false) => Step::Wait(Some(again)),
+        None => Step::Wait(Some(again.min(late))),
     }
 }
 
@@ -311,17 +313,22 @@ mod tests {
             (after, Some(&running), 900, Step::Wait(None), "it was lost, and what it has is from before the patch"),
             (after, Some(&pod("Failed", None, "t")), 101, Step::Wait(None), "it failed before the patch"),
             (after, Some(&patched(99, "Running", None, "r")), 900, Step::Wait(None), "that was an earlier patch"),
-            (after, Some(&ran_on), 101, wait(120), "the kubelet is behind"),
-            (after, Some(&ran_on), 120, Step::Patch, "the kubelet has written its own status over it"),
-            (after, Some(&failed(None, "r")), 101, wait(160), "the kubelet takes the reason away for a time"),
+            (after, Some(&ran_on), 100, Step::Patch, "the kubelet has written its own status over it"),
+            (after, Some(&failed(None, "r")), 100, Step::Patch, "the reason is gone, and another kubelet may begin so"),
+            (after, Some(&failed(Some("Error"), "r")), 100, Step::Patch, "it is another one"),
+            (after, Some(&failed(None, "t")), 101, Step::Patch, "the same where all containers have ended"),
+            (after, Some(&failed(Some("Evicted"), "r")), 101, wait(160), "it stands, and its containers are to end"),
+            (again, Some(&patched(130, "Failed", None, "r")), 131, wait(160), "it is gone once more"),
+            (again, Some(&patched(130, "Failed", None, "r")), 160, Step::Patch, "that is over"),
+            (patches(100, 101), Some(&patched(101, "Failed", None, "r")), 101, wait(102), "a second at least"),
             (
-                after,
-                Some(&patched(100, "Running", None, "t")),
-                101,
-                wait(120),
-                "its containers have ended, and it has not",
+                patches(100, 101),
+                Some(&patched(101, "Running", None, "r")),
+                102,
+                Step::Patch,
+                "the same of one that runs",
             ),
-            (after, Some(&failed(None, "t")), 101, Step::Patch, "the reason did not come back"),
+            (again, Some(&patched(130, "Failed", None, "r")), 400, Step::Wait(None), "it was written for long enough"),
             (
                 after,
                 Some(&patched(101, "Failed", Some("Evicted"), "t")),
@@ -330,8 +337,8 @@ mod tests {
                 "as it should be, and it may not stay so",
             ),
             (after, Some(&patched(101, "Failed", Some("Evicted"), "t")), 120, Step::Done, "it has stayed so"),
-            (again, Some(&patched(130, "Failed", None, "t")), 149, wait(150), "the kubelet may write it yet"),
-            (again, Some(&patched(130, "Failed", None, "t")), 150, Step::Patch, "it did not"),
+            (again, Some(&patched(130, "Failed", None, "t")), 159, wait(160), "the kubelet may write it yet"),
+            (again, Some(&patched(130, "Failed", None, "t")), 160, Step::Patch, "it did not"),
             (again, Some(&patched(130, "Failed", Some("Evicted"), "t")), 150, Step::Done, "it did"),
             (
                 again,
@@ -340,7 +347,7 @@ mod tests {
                 Step::Done,
                 "another program takes it away each time",
             ),
-            (again, Some(&patched(130, "Running", None, "r")), 149, wait(150), "the kubelet is behind once more"),
+            (patches(100, 140), Some(&patched(140, "Running", None, "r")), 149, wait(160), "until it is deleted"),
             (again, Some(&patched(130, "Running", None, "r")), 160, Step::Delete, "it ran on for a minute in all"),
             (after, Some(&failed(Some("Evicted"), "tr")), 400, Step::Wait(None), "a grace that is long"),
             (
@@ -358,7 +365,7 @@ mod tests {
             (after, Some(&patched(100, "Succeeded", None, "t")), 101, Step::Done, "it was through before"),
             (after, None, 101, Step::Done, "it was deleted"),
             (again, Some(&patched(130, "Failed", Some("Evicted"), "t")), 50, wait(70), "the clock was set back"),
-            (again, Some(&patched(130, "Running", None, "r")), 50, wait(70), "the same of one that runs on"),
+            (again, Some(&patched(130, "Running", None, "r")), 50, Step::Patch, "the same of one that runs on"),
             (Progress::ToDelete, Some(&running), 101, Step::Delete, "the patch was refused"),
             (Progress::ToDelete, None, 101, Step::Done, "it was deleted"),
             (Progress::Over, Some(&running), 101, Step::Done, "it is under way"),

@@ -124,6 +124,35 @@ fn a_pod_that_is_as_it_should_be_is_left_alone() {
 }
 
 #[test]
+fn a_reason_that_is_taken_away_before_the_containers_have_ended_is_written_again_at_once_and_then_with_pauses() {
+    run(async {
+        let (client, log) = server(accepts);
+        let mut reporter = reporting(client, [eviction("web")]);
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        reporter.pods = Some(patched("web", "Failed", None, false));
+        until(&mut reporter, |_| lines(&log).len() == 3).await;
+        assert_eq!(lines(&log), [PATCH, EVENT, PATCH]);
+        let wait = reporter.write_next().await;
+        assert!(
+            wait > Duration::from_millis(500) && wait <= Duration::from_secs(1),
+            "a kubelet is not fought: {wait:?}"
+        );
+        assert_eq!(lines(&log).len(), 3);
+        // As if four seconds had passed from the first to the second patch, and three since.
+        let now = Timestamp::now();
+        let ago = |seconds| now - Duration::from_secs(seconds);
+        reporter.outbox[0].entry.progress = Progress::Patched { first: ago(7), last: ago(3) };
+        let wait = reporter.write_next().await;
+        assert!(wait > Duration::from_millis(500) && wait <= Duration::from_secs(1), "as long as before: {wait:?}");
+        reporter.outbox[0].entry.progress = Progress::Patched { first: ago(8), last: ago(4) };
+        reporter.write_next().await;
+        assert_eq!(lines(&log), [PATCH, EVENT, PATCH, PATCH]);
+        let Progress::Patched { first, .. } = reporter.outbox[0].entry.progress else { panic!("it was patched") };
+        assert!(first <= ago(8), "pauses count from the first one: {first}");
+    });
+}
+
+#[test]
 fn a_pod_that_its_kubelet_evicted_first_has_no_second_status_and_event() {
     run(async {
         let (client, log) = server(accepts);

@@ -23,8 +23,8 @@ use crate::record::{Braked, EnforcementRecord, Held, HoldEnd, Refused, fitting};
 
 /// So many pods are held down at a time.
 pub(in crate::core) const MOST_HELD: usize = 16;
-/// How long it is held after the API server was given its status: longer than the 20 s after which that is written once more
-/// where the kubelet has written its own over it, as after an outage. Then this begins anew.
+/// How long it is held after the API server was given its status: as long as the longest pause after which that is written once
+/// more where the kubelet has written its own over it, as after an outage. Then this begins anew.
 const STANDS: Duration = Duration::from_secs(30);
 /// How long it is left where there is no room for what is requested.
 const AGAIN: Duration = Duration::from_millis(10);
