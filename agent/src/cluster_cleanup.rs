@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use plimsoll_kube::{Client, client, dial_to, node};
+use plimsoll_kube::{Client, client, dial_to, node, stale};
 use tokio::time::timeout;
 
 use crate::cluster_client;
@@ -11,8 +11,8 @@ use crate::options::Options;
 use crate::services::node_name;
 
 /// Exit codes, as `--help` has them.
-const CODES: &str = "Exit codes: 0 no node has conditions or taints of Plimsoll's; 1 those of some nodes are left, which are \
-named, or nodes could not be listed; 2 wrong arguments or configuration.";
+const CODES: &str = "Exit codes: 0 none of the nodes that were meant has conditions or taints of Plimsoll's; 1 those of some \
+nodes are left, which are named, or nodes could not be listed; 2 wrong arguments or configuration.";
 
 /// How long one node may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -27,22 +27,31 @@ pub(crate) struct Arguments {
     /// configuration names a kubeconfig.
     #[arg(long)]
     all_nodes: bool,
+    /// Of those nodes alone whose agent is gone: its newest heartbeat is older than ten minutes, two periods. Nodes with an
+    /// agent are left as they are. By the same account.
+    #[arg(long, conflicts_with = "all_nodes")]
+    stale: bool,
 }
 
 /// Removes Plimsoll's conditions and taints, and nothing else.
-pub(crate) fn main(Arguments { options, all_nodes }: &Arguments) -> anyhow::Result<u8> {
+pub(crate) fn main(Arguments { options, all_nodes, stale }: &Arguments) -> anyhow::Result<u8> {
     let mut configuration = options.load(None)?;
     let cluster = &mut configuration.machine.cluster;
-    cluster.in_cluster |= *all_nodes && cluster.kubeconfig.is_none();
+    cluster.in_cluster |= (*all_nodes || *stale) && cluster.kubeconfig.is_none();
     let access = cluster_client::access(&configuration)?;
     let address = access.resolve()?;
     cluster_client::runtime()?.block_on(async {
         let (client, _) = client(access, dial_to(address));
-        let names = if *all_nodes { names(&client).await? } else { vec![node_name(&configuration)?] };
+        let names = match (*all_nodes, *stale) {
+            (true, _) => listed(node::names(&client)).await?,
+            (_, true) => listed(stale::names(&client)).await?,
+            (false, false) => vec![node_name(&configuration)?],
+        };
         let mut failed = Vec::new();
         for name in &names {
-            match timeout(PATIENCE, node::clean(&client, name)).await {
-                Ok(Ok(())) => println!("node {name} has no conditions and taints of Plimsoll's"),
+            match timeout(PATIENCE, clean(&client, name, *stale)).await {
+                Ok(Ok(true)) => println!("node {name} has no conditions and taints of Plimsoll's"),
+                Ok(Ok(false)) => println!("node {name} has an agent again"),
                 Ok(Err(error)) => failed.push(format!("{name}: {error}")),
                 Err(_) => failed.push(format!("{name}: {address} did not answer within a minute")),
             }
@@ -52,8 +61,12 @@ pub(crate) fn main(Arguments { options, all_nodes }: &Arguments) -> anyhow::Resu
     })
 }
 
-async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
-    let listed =
-        timeout(PATIENCE, node::names(client)).await.context("the API server did not answer within a minute")?;
+/// Whether they were removed; with `stale` they are left where an agent is there again.
+async fn clean(client: &Client, name: &str, stale: bool) -> plimsoll_kube::Result<bool> {
+    if stale { stale::clean(client, name).await } else { node::clean(client, name).await.map(|()| true) }
+}
+
+async fn listed(names: impl Future<Output = plimsoll_kube::Result<Vec<String>>>) -> anyhow::Result<Vec<String>> {
+    let listed = timeout(PATIENCE, names).await.context("the API server did not answer within a minute")?;
     listed.context("nodes cannot be listed")
 }

@@ -5,8 +5,8 @@
 //! [`watch`] follows the pods of one node through any gap, [`list`] has them once, [`watch_node`] follows the node's object.
 //! [`Reporter`] writes what was done there: each eviction in the order that the kubelet lets stand ([`eviction`]), conditions
 //! and taints of Plimsoll's own ([`node`]), the kubelet's own conditions where that is configured ([`Standard`]), and events
-//! of the node, within a budget of writes ([`Budget`]). [`missing_rights`] says what the token may not do of that. Nothing
-//! here decides anything, and nothing waits for what is written
+//! of the node, within a budget of writes ([`Budget`]). [`stale`] finds and removes what agents that are gone have left.
+//! [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
 //!
 //! # What is trusted
@@ -29,6 +29,7 @@ mod own_node;
 mod pods;
 mod reporter;
 mod rights;
+pub mod stale;
 mod standard;
 #[cfg(test)]
 mod testing;
@@ -43,7 +44,7 @@ pub use eviction::{Eviction, Progress};
 pub use jiff::Timestamp;
 pub use k8s_openapi::api::core::v1::Pod;
 pub use kept::kept;
-pub use kube::Client;
+pub use kube::{Client, Result};
 pub use node::{Condition, Kind, TaintEffect};
 pub use own_node::{KILL_SWITCH, NodeView, watch_node};
 pub use pods::{Change, MOST_PODS, Pods, list, watch};

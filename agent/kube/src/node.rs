@@ -114,7 +114,7 @@ impl Condition {
     }
 }
 
-fn apply(node: &str, conditions: &[Condition], now: Timestamp) -> Value {
+pub(crate) fn apply(node: &str, conditions: &[Condition], now: Timestamp) -> Value {
     let conditions: Vec<_> = conditions.iter().map(|condition| condition.written(now)).collect();
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": node }, "status": { "conditions": conditions },
@@ -129,8 +129,12 @@ pub async fn write_conditions(
     now: Timestamp,
 ) -> kube::Result<()> {
     let api = Api::<Node>::all(client.clone());
-    let patch = Patch::Apply(apply(node, conditions, now));
-    api.patch_status(node, &PatchParams::apply(MANAGER).force(), &patch).await.map(drop)
+    apply_conditions(&api, node, &apply(node, conditions, now)).await.map(drop)
+}
+
+/// Sends what [`apply`] gives. Gives the node as it is then.
+pub(crate) async fn apply_conditions(api: &Api<Node>, node: &str, applied: &Value) -> kube::Result<Node> {
+    api.patch_status(node, &PatchParams::apply(MANAGER).force(), &Patch::Apply(applied)).await
 }
 
 /// The taints that conditions which hold stand for.
@@ -155,6 +159,11 @@ fn changed(current: &[Taint], wanted: &[Taint]) -> Option<Vec<Taint>> {
 pub async fn write_taints(client: &Client, node: &str, wanted: &[Taint]) -> kube::Result<()> {
     let api = Api::<Node>::all(client.clone());
     let read = api.get(node).await?;
+    replace_taints(&api, node, read, wanted).await
+}
+
+/// The same for a node that was read.
+pub(crate) async fn replace_taints(api: &Api<Node>, node: &str, read: Node, wanted: &[Taint]) -> kube::Result<()> {
     let current = read.spec.and_then(|spec| spec.taints).unwrap_or_default();
     let Some(taints) = changed(&current, wanted) else { return Ok(()) };
     let patch = json!({

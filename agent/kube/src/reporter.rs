@@ -34,8 +34,8 @@ pub use entry::{Decision, Entry, Outcome};
 pub use notes::Degraded;
 
 /// How often conditions are written that did not change, less a random part of up to half: a reader may take a node whose
-/// heartbeat is older than twice that for one without an agent. As often as a kubelet reports an unchanged status
-/// (`nodeStatusReportFrequency`).
+/// heartbeat is older than twice that for one without an agent ([`STALE`](crate::stale::STALE)). As often as a kubelet reports an
+/// unchanged status (`nodeStatusReportFrequency`).
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(20);
@@ -351,3 +351,5 @@ impl Reporter {
 mod storm;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::run as run_paused;

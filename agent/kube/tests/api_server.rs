@@ -10,7 +10,7 @@ use std::time::Duration;
 use plimsoll_cluster_suite::{Cluster, Format, wait_for};
 use plimsoll_kube::{
     Access, Change, Client, Condition, Decision, Eviction, Kind, Outcome, Pods, Progress, Report, Reporter, Standard,
-    TaintEffect, Timestamp, client, dial_to, list, node, watch, watch_node,
+    TaintEffect, Timestamp, client, dial_to, list, node, stale, watch, watch_node,
 };
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -197,6 +197,31 @@ async fn conditions_are_ours_alone_and_go_without_a_trace() {
     assert!(status("Ready").is_some());
     let text = scene.object(&scene.node_path())["spec"].to_string();
     assert!(!text.contains("plimsoll.dev"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_agent_that_is_gone_left_is_removed_and_what_others_keep_alive_stays() {
+    let (gone, live) = (Scene::set("kube-gone"), Scene::set("kube-live"));
+    let client = gone.client();
+    let holds = [condition(Kind::Memory, true)];
+    let taints = node::wanted(&holds, Some(TaintEffect::PreferNoSchedule));
+    let now = Timestamp::now();
+    for (scene, heartbeat) in [(&gone, now - stale::STALE - Duration::from_secs(1)), (&live, now)] {
+        node::write_conditions(&client, &scene.node, &holds, heartbeat).await.expect("it is accepted");
+        timeout(PATIENCE, async { while node::write_taints(&client, &scene.node, &taints).await.is_err() {} })
+            .await
+            .expect("the same");
+    }
+    let is_listed = async |name: &str| stale::names(&client).await.expect("listed").contains(&name.to_owned());
+    assert!(is_listed("kube-gone").await && !is_listed("kube-live").await);
+    assert!(!stale::clean(&client, "kube-live").await.expect("it is read"), "it has an agent");
+    assert!(stale::clean(&client, "kube-gone").await.expect("it is accepted"));
+    for (scene, expected) in [(&gone, false), (&live, true)] {
+        let object = scene.object(&scene.node_path());
+        let has = ["status", "spec"].map(|part| object[part].to_string().to_lowercase().contains("plimsoll"));
+        assert_eq!(has, [expected; 2], "{object}");
+    }
+    assert!(!is_listed("kube-gone").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

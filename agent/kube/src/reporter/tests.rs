@@ -74,7 +74,7 @@ pub(super) async fn until(reporter: &mut Reporter, is_reached: impl Fn(&Reporter
     panic!("it is never reached: {:?}", reporter.outbox);
 }
 
-pub(super) fn run(test: impl Future<Output = ()>) {
+pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test);
 }
