@@ -23,7 +23,7 @@ offsets! {
     COUNTER_USAGE, COUNTER_PARENT, MEMCG_COUNTER, MEMCG_CSS, MEMCG_CGROUP, MEMCG_SUBSYS,
     CGROUP_KN, KN_ID, CGROUP_LEVEL, CGROUP_ANCESTORS, CGROUP_MEMORY,
     TASK_LEADER, TASK_START, TASK_TGID, TASK_CSS_SET, CSS_SET_CGROUP, TASK_MM, MM_TOTAL_VM, MM_RSS, MM_RSS_STRIDE,
-    TASK_SIGNAL, SIGNAL_FLAGS, SIGNAL_CORE,
+    TASK_COMM, TASK_SIGNAL, SIGNAL_FLAGS, SIGNAL_CORE,
     SOCKET_SK, SOCK_FAMILY, RX_RING_LENGTH, RX_RING_ORDER, TX_RING_LENGTH, TX_RING_ORDER,
     OC_CHOSEN, OC_CONSTRAINT, OC_MEMCG, CONSTRAINT_CPUSET, CONSTRAINT_MEMORY_POLICY, CONSTRAINT_MEMCG,
 }
@@ -121,11 +121,17 @@ pub fn ancestor(cgroup: u64, level: u64) -> Option<u64> {
 /// The pages that are charged to the memory cgroup of the cgroup at this address.
 #[inline(always)]
 pub fn usage(cgroup: u64) -> Option<u64> {
+    member(counter_of(cgroup)?, &COUNTER_USAGE)
+}
+
+/// The address of that memory cgroup's page counter; `None` where the cgroup has none of its own.
+#[inline(always)]
+pub fn counter_of(cgroup: u64) -> Option<u64> {
     let (state, memcg, inside) = (member(cgroup, &CGROUP_MEMORY)?, MEMCG_CSS.load(), MEMCG_COUNTER.load());
     if state == 0 || memcg == NO_OFFSET || inside == NO_OFFSET {
         return None;
     }
-    member(state - u64::from(memcg) + u64::from(inside), &COUNTER_USAGE)
+    Some(state - u64::from(memcg) + u64::from(inside))
 }
 
 /// `None` in the wire format.

@@ -6,9 +6,9 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, NO_OFFSET, OomRecord, counter, kind, scope};
+use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, OomRecord, counter, kind, scope};
 
-use crate::{kernel, maps};
+use crate::{kernel, maps, threshold};
 
 /// A whole process is exiting, of `signal_struct.flags`.
 const SIGNAL_GROUP_EXIT: u32 = 4;
@@ -53,6 +53,10 @@ fn killed(control: u64) {
     let set = kernel::or_zero(kernel::member(victim, &kernel::TASK_CSS_SET));
     let cgroup = kernel::or_zero(kernel::member(set, &kernel::CSS_SET_CGROUP));
     let mm = kernel::or_zero(kernel::member(victim, &kernel::TASK_MM));
+    let name = name(victim);
+    let mut lineage = [0; LINEAGE];
+    // SAFETY: it has room for as many.
+    unsafe { threshold::lineage(lineage.as_mut_ptr(), kernel::or_zero(kernel::counter_of(cgroup))) };
     let victim = match kernel::half_member(victim, &kernel::TASK_TGID) {
         Some(tgid) => u64::from(tgid),
         None => ABSENT,
@@ -66,6 +70,9 @@ fn killed(control: u64) {
         cgroup: kernel::or_absent(kernel::cgroup_id(cgroup)),
         mapped: kernel::or_absent(kernel::member(mm, &kernel::MM_TOTAL_VM)),
         resident: resident(mm),
+        limit: limit(control),
+        name,
+        lineage,
     };
     if maps::EVENT_RING.output::<OomRecord>(record, maps::WAKE).is_err() {
         maps::count(counter::LOST_EVENTS);
@@ -86,6 +93,24 @@ fn scope_of(control: u64) -> u32 {
         }
     }
     if kernel::or_zero(kernel::member(control, &kernel::OC_MEMCG)) != 0 { scope::CGROUP } else { scope::GLOBAL }
+}
+
+/// The memory cgroup whose limit was reached.
+#[inline(always)]
+fn limit(control: u64) -> u64 {
+    let memcg = kernel::or_zero(kernel::member(control, &kernel::OC_MEMCG));
+    kernel::or_absent(kernel::cgroup_id(kernel::or_zero(kernel::member(memcg, &kernel::MEMCG_CGROUP))))
+}
+
+/// The command name of the task at this address, in two words.
+#[inline(always)]
+fn name(task: u64) -> [u64; 2] {
+    let offset = kernel::TASK_COMM.load();
+    if offset == NO_OFFSET {
+        return [0; 2];
+    }
+    let at = task + u64::from(offset);
+    [kernel::or_zero(kernel::word(at)), kernel::or_zero(kernel::word(at + 8))]
 }
 
 /// File, anonymous and shared pages: the first, second and fourth of the kernel's counters (the third counts swap).

@@ -187,7 +187,7 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
 /// # Safety
 /// `lineage` has room for [`LINEAGE`] words.
 #[inline(always)]
-unsafe fn lineage(lineage: *mut u64, allocation: u64) {
+pub unsafe fn lineage(lineage: *mut u64, allocation: u64) {
     let charged = if allocation == OF_TASK { 0 } else { kernel::or_zero(kernel::cgroup_of(allocation)) };
     let own = kernel::half_member(charged, &kernel::CGROUP_LEVEL).unwrap_or_default();
     // SAFETY: helpers that take no pointer.

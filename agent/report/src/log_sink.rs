@@ -331,15 +331,19 @@ const fn left(what: Killed) -> Option<Bytes> {
 
 fn machine(record: &MachineRecord<'_>, names: &Names) {
     match *record {
-        MachineRecord::Oom { at, pid, cgroup, resident, scope } => tracing::warn!(
-            at_ns = at.0,
-            pid,
-            cgroup_id = cgroup.map(|id| id.0),
-            resident_bytes = resident.map(|bytes| bytes.0),
-            scope = scope.name(),
-            "the OOM killer chose process {pid} (scope {})",
-            scope.name()
-        ),
+        MachineRecord::Oom { at, pid, name, cgroup, resident, scope } => {
+            let name = escaped(name.split(|byte| *byte == 0).next().unwrap_or_default());
+            tracing::warn!(
+                at_ns = at.0,
+                pid,
+                process = name,
+                cgroup_id = cgroup.map(|id| id.0),
+                resident_bytes = resident.map(|bytes| bytes.0),
+                scope = scope.name(),
+                "the OOM killer chose process {pid} ({name}; scope {})",
+                scope.name()
+            );
+        }
         MachineRecord::Tasks { count, at, pid } => {
             tracing::warn!(tasks = count, at_ns = at.0, pid, "{count} tasks exist, close to the limit of tasks");
         }

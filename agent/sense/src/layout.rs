@@ -58,6 +58,7 @@ const MEMBERS: &[Member] = &[
     ("CSS_SET_CGROUP", &[("css_set", "dfl_cgrp")]),
     ("TASK_MM", &[("task_struct", "mm")]),
     ("MM_TOTAL_VM", &[("mm_struct", "total_vm")]),
+    ("TASK_COMM", &[("task_struct", "comm")]),
     ("TASK_SIGNAL", &[("task_struct", "signal")]),
     ("SIGNAL_FLAGS", &[("signal_struct", "flags")]),
     ("SIGNAL_CORE", &[("signal_struct", "core_state")]),

@@ -45,4 +45,6 @@ pub use source::{Descriptor, Health, HealthReader, Hook, HookState, Interest, MA
 pub use thresholds::{
     ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold, TaskThreshold,
 };
-pub use wake::{CgroupChange, CrossedThreshold, LINEAGE, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList};
+pub use wake::{
+    CgroupChange, CommandName, CrossedThreshold, LINEAGE, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList,
+};

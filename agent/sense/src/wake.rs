@@ -32,6 +32,9 @@ pub enum Reclaimer {
     Direct,
 }
 
+/// A process's command name as the kernel has it (`TASK_COMM_LEN`), which the process may choose.
+pub type CommandName = [u8; 16];
+
 /// Where the shortage was that the OOM killer answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomScope {
@@ -110,14 +113,20 @@ pub enum Wake {
         at: MonotonicNs,
         /// The victim's process.
         victim: u32,
+        /// Its command name, filled up with zero bytes; of none where that is not known.
+        name: CommandName,
         /// The victim's cgroup.
         victim_cgroup: Option<CgroupId>,
+        /// Its memory cgroup and the ancestors of that, as in [`Self::ThresholdCrossed`].
+        lineage: [Option<CgroupId>; LINEAGE],
         /// What the victim has mapped.
         mapped: Option<Pages>,
         /// What the victim has resident (file, anonymous and shared pages; the per-CPU part left out).
         resident: Option<Pages>,
         /// Where the shortage was.
         scope: OomScope,
+        /// The memory cgroup whose limit was reached; absent where none was.
+        limit: Option<CgroupId>,
     },
     /// The number of tasks crossed its threshold.
     Tasks {

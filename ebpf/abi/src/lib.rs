@@ -215,6 +215,12 @@ pub struct OomRecord {
     pub mapped: u64,
     /// Resident pages, or [`ABSENT`].
     pub resident: u64,
+    /// The memory cgroup whose limit was reached, [`ABSENT`] where none was or it is not known.
+    pub limit: u64,
+    /// The victim's command name, ended by a zero byte unless it is as long as this; zero where it is not known.
+    pub name: [u64; 2],
+    /// The victim's memory cgroup, then its ancestors, as in [`ThresholdRecord::lineage`].
+    pub lineage: [u64; LINEAGE],
 }
 
 /// The threshold of tasks was crossed.
@@ -359,7 +365,7 @@ const _: () = {
     assert!(offset_of!(ThresholdRecord, tgid) == 124);
     assert!(size_of::<ReclaimRecord>() == 24);
     assert!(size_of::<StallRecord>() == 32);
-    assert!(size_of::<OomRecord>() == 48);
+    assert!(size_of::<OomRecord>() == 144);
     assert!(size_of::<TaskRecord>() == 40);
     assert!(size_of::<CgroupRecord>() == 24);
     assert!(size_of::<StoppedRecord>() == 24);
@@ -545,6 +551,9 @@ impl Event {
                     cgroup: words.u64(),
                     mapped: words.u64(),
                     resident: words.u64(),
+                    limit: words.u64(),
+                    name: [words.u64(), words.u64()],
+                    lineage: core::array::from_fn(|_| words.u64()),
                 }))
             }
             kind::TASKS => {
@@ -636,7 +645,7 @@ mod tests {
                 Event::Stall(StallRecord { kind: kind::STALL, reserved: 0, at_ns: 7, cgroup: 8, stalled_ns: 9 }),
             ),
             (
-                bytes(kind::OOM, scope::CGROUP, &[7, 8, 9, 10, 11]),
+                bytes(kind::OOM, scope::CGROUP, &[7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]),
                 Event::Oom(OomRecord {
                     kind: kind::OOM,
                     scope: scope::CGROUP,
@@ -645,6 +654,9 @@ mod tests {
                     cgroup: 9,
                     mapped: 10,
                     resident: 11,
+                    limit: 12,
+                    name: [13, 14],
+                    lineage: [15, 16, 17, 18, 19, 20, 21, 22, 23],
                 }),
             ),
             (
@@ -676,7 +688,7 @@ mod tests {
             (bytes(kind::CGROUP, 0, &[1]), length(kind::CGROUP, 16)),
             (bytes(kind::CGROUP, 0, &[1, 2, 3]), length(kind::CGROUP, 32)),
             (bytes(kind::CGROUP, 4, &[1, 2]), discriminant(kind::CGROUP, 4)),
-            (bytes(kind::OOM, 4, &[1; 5]), discriminant(kind::OOM, 4)),
+            (bytes(kind::OOM, 4, &[1; 17]), discriminant(kind::OOM, 4)),
             (bytes(kind::RECLAIM, 2, &[1; 2]), discriminant(kind::RECLAIM, 2)),
         ] {
             assert_eq!(Event::decode(&bytes), Err(error), "{bytes:?}");

@@ -37,6 +37,8 @@ pub enum MachineRecord<'a> {
         at: MonotonicNs,
         /// The victim's process.
         pid: u32,
+        /// Its command name, filled up with zero bytes.
+        name: &'a [u8],
         /// The victim's cgroup.
         cgroup: Option<CgroupId>,
         /// What it had resident.

@@ -285,7 +285,8 @@ fn what_holds_memory_that_is_charged_to_no_cgroup_is_named_with_its_cgroup() {
 fn only_a_shortage_of_the_whole_machine_is_a_lost_race() {
     let mut reporter = reporter("", None);
     for scope in [OomScope::Global, OomScope::Cgroup, OomScope::Cpuset, OomScope::NumaNode] {
-        let oom = MachineRecord::Oom { at: MonotonicNs(1), pid: 2, cgroup: None, resident: None, scope };
+        let oom =
+            MachineRecord::Oom { at: MonotonicNs(1), pid: 2, name: b"hog\0", cgroup: None, resident: None, scope };
         reporter.report(&oom.into());
     }
     let text = reporter.answers().metrics();

@@ -5,7 +5,7 @@ use plimsoll_units::{CgroupId, MonotonicNs, Pages};
 
 use crate::{
     thresholds::Generation,
-    wake::{CgroupChange, CrossedThreshold, OomScope, Reclaimer, Wake},
+    wake::{CgroupChange, CommandName, CrossedThreshold, OomScope, Reclaimer, Wake},
 };
 
 /// The wake for a record of the threshold ring buffer.
@@ -34,6 +34,16 @@ fn present(value: u64) -> Option<u64> {
     (value != ABSENT).then_some(value)
 }
 
+/// What is behind its end, which may be of an earlier name, is left out.
+fn command_name([first, second]: [u64; 2]) -> CommandName {
+    let mut name = CommandName::default();
+    name[..8].copy_from_slice(&first.to_ne_bytes());
+    name[8..].copy_from_slice(&second.to_ne_bytes());
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    name[end..].fill(0);
+    name
+}
+
 /// The wake for a record of the event ring buffer.
 pub(super) fn event_wake(event: Event) -> Wake {
     match event {
@@ -50,7 +60,9 @@ pub(super) fn event_wake(event: Event) -> Wake {
         Event::Oom(record) => Wake::Oom {
             at: MonotonicNs(record.at_ns),
             victim: present(record.victim).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
+            name: command_name(record.name),
             victim_cgroup: present(record.cgroup).map(CgroupId),
+            lineage: record.lineage.map(cgroup),
             mapped: present(record.mapped).map(Pages),
             resident: present(record.resident).map(Pages),
             scope: match record.scope {
@@ -59,6 +71,7 @@ pub(super) fn event_wake(event: Event) -> Wake {
                 scope::NUMA_NODE => OomScope::NumaNode,
                 _ => OomScope::Global,
             },
+            limit: present(record.limit).map(CgroupId),
         },
         Event::Tasks(record) => Wake::Tasks {
             count: record.count,

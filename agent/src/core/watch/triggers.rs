@@ -310,7 +310,7 @@ impl Watch {
     }
 
     fn report_oom(&mut self, wake: &Wake) {
-        let Wake::Oom { at, victim, victim_cgroup, resident, scope, .. } = *wake else { return };
+        let Wake::Oom { at, victim, ref name, victim_cgroup, resident, scope, .. } = *wake else { return };
         let scope = match scope {
             plimsoll_sense::OomScope::Global => OomScope::Global,
             plimsoll_sense::OomScope::Cgroup => OomScope::Cgroup,
@@ -318,7 +318,7 @@ impl Watch {
             plimsoll_sense::OomScope::NumaNode => OomScope::NumaNode,
         };
         let resident = resident.map(|pages| pages.to_bytes(self.arming.machine().page_bytes));
-        self.reporting.send(MachineRecord::Oom { at, pid: victim, cgroup: victim_cgroup, resident, scope });
+        self.reporting.send(MachineRecord::Oom { at, pid: victim, name, cgroup: victim_cgroup, resident, scope });
     }
 }
 

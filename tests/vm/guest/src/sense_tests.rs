@@ -454,9 +454,17 @@ pub(crate) fn oom_in_a_cgroup_is_named() -> Result<()> {
     let kills = machine::oom_kills()?;
     let mut hog = Hog::start("anon", leaf.path(), 64, &[])?;
     let wake = watched.wait("the OOM killer", |wake| matches!(wake, Wake::Oom { .. }).then_some(*wake))?;
-    let Wake::Oom { victim, victim_cgroup, scope, mapped, resident, .. } = wake else { bail!("{wake:?}") };
-    ensure!(victim == hog.child.id() && victim_cgroup == Some(CgroupId(leaf.id()?)), "{wake:?}");
-    ensure!(scope == OomScope::Cgroup, "{wake:?}");
+    let Wake::Oom { victim, name, victim_cgroup, lineage, scope, limit, mapped, resident, .. } = wake else {
+        bail!("{wake:?}")
+    };
+    let id = Some(CgroupId(leaf.id()?));
+    ensure!(victim == hog.child.id() && victim_cgroup == id, "{wake:?}");
+    ensure!(scope == OomScope::Cgroup && limit == id, "{wake:?}");
+    let parent = Some(CgroupId(Cgroup::existing("work.slice")?.id()?));
+    ensure!(lineage[..4] == [id, parent, id, None], "{wake:?}");
+    // It is not waited for yet.
+    let command = std::fs::read(format!("/proc/{victim}/comm"))?;
+    ensure!(name.starts_with(command.trim_ascii_end()) && !command.trim_ascii_end().is_empty(), "{wake:?}");
     ensure!(mapped.is_some_and(|it| it > pages(60 * MIB)), "{wake:?}");
     ensure!(resident.is_some_and(|it| it > pages(4 * MIB) && it < pages(24 * MIB)), "{wake:?}");
     hog.child.wait()?;

@@ -139,8 +139,10 @@ fn kills_at_limits_of_cgroups_cause_one_sample_in_a_while_and_those_of_the_machi
     let at = monotonic();
     let causes = [Cgroup, Cgroup, Global, Global, Cgroup].map(|scope| {
         let mut trigger = Trigger::new(at);
-        let (victim, victim_cgroup, mapped, resident) = (1, None, None, None);
-        scene.watch.notice(&Wake::Oom { at, victim, victim_cgroup, mapped, resident, scope }, &mut trigger);
+        let (victim, name, victim_cgroup, mapped, resident) = (1, [0; 16], None, None, None);
+        let (lineage, limit) = ([None; LINEAGE], None);
+        let wake = Wake::Oom { at, victim, name, victim_cgroup, lineage, mapped, resident, scope, limit };
+        scene.watch.notice(&wake, &mut trigger);
         trigger.cause().is_some()
     });
     assert_eq!(causes, [true, false, true, true, false]);
