@@ -1,15 +1,16 @@
 //! What the process that decides sends another one: orders to remove, orders about pods that run, pods that it evicts, and
-//! conditions of the node. Messages of numbers alone; what pods are called and what they ask for is known to the process that
-//! receives them.
+//! conditions of the node, and incidents for people. Messages of numbers, and in an incident of short names that others chose; what
+//! pods are called and what they ask for is known to the process that receives them.
 //!
 //! Of evictions and conditions none may be lost, and either process may be killed at any time. So the one that decides names
-//! each again until a [`Receipt`] for it came that says that it is durable.
+//! each again until a [`Receipt`] for it came that says that it is durable. An incident is sent once.
 
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::{Condition, Signal};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use serde::{Deserialize, Serialize};
 
+use crate::incident::Incident;
 use crate::removal::RemovalOrder;
 use crate::runtime_order::{RelaxOrder, StopOrder};
 use crate::storage::Limited;
@@ -32,6 +33,8 @@ pub enum CoreMessage {
     Stop(StopOrder),
     /// Cgroups came or went: the container runtime may have others to name.
     CgroupsChanged,
+    /// Something happened that people are to know of.
+    Incident(Incident),
 }
 
 impl CoreMessage {
@@ -168,7 +171,9 @@ pub enum ReceiptOf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::incident::{IncidentKind, IncidentOf, PathEnd};
     use crate::runtime_order::ContainerNumber;
+    use core::time::Duration;
     use plimsoll_policy::kubelet::Reclaim;
     use proptest::prelude::*;
 
@@ -217,7 +222,17 @@ mod tests {
             CoreMessage::Stop(StopOrder { uid: Uid(u128::MAX), grace_seconds: u32::MAX, until }),
             CoreMessage::CgroupsChanged,
         ];
-        orders.into_iter().chain(evictions).chain(conditions).collect()
+        let path = PathEnd::of(&[b'x'; 64]);
+        let (resident, slice) = (Some(Bytes(u64::MAX)), Some(path));
+        let cgroup = IncidentOf::Cgroup { id: Some(CgroupId(u64::MAX)), path };
+        let incidents = [
+            (IncidentKind::Frozen(Duration::MAX), IncidentOf::Pod(Uid(u128::MAX))),
+            (IncidentKind::Stopped, cgroup),
+            (IncidentKind::Reclaimed { asked: Bytes(u64::MAX), is_all: true }, cgroup),
+            (IncidentKind::LostRace { pid: u32::MAX, name: [b'x'; 16], resident, slice }, cgroup),
+        ];
+        let incidents = incidents.map(|(what, of)| CoreMessage::Incident(Incident { what, of, wall_ms: u64::MAX }));
+        orders.into_iter().chain(evictions).chain(conditions).chain(incidents).collect()
     }
 
     #[test]

@@ -26,8 +26,8 @@ impl Budget {
         Self { left: BURST, filled: now }
     }
 
-    /// Takes a write, or gives how long to wait for it.
-    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+    /// Adds what has become due.
+    pub fn fill(&mut self, now: Instant) {
         while self.left < BURST && now >= self.filled + REFILL {
             self.left += 1;
             self.filled += REFILL;
@@ -35,6 +35,17 @@ impl Budget {
         if self.left == BURST {
             self.filled = now;
         }
+    }
+
+    /// From when on there is one for what can wait: half of the burst is for what cannot. As of the last [`Self::fill`].
+    pub fn spare(&self, now: Instant) -> Instant {
+        let missing = (BURST / 2 + 1).saturating_sub(self.left);
+        if missing == 0 { now } else { self.filled + REFILL * missing }
+    }
+
+    /// Takes a write, or gives how long to wait for it.
+    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        self.fill(now);
         if self.left == 0 {
             return Err((self.filled + REFILL).saturating_duration_since(now));
         }
@@ -104,6 +115,21 @@ mod tests {
             taken += u32::from(budget.take(begun + Duration::from_millis(millis)).is_ok());
         }
         assert_eq!(taken, 19, "in ten seconds, of which the last half is not over");
+    }
+
+    #[test]
+    fn half_of_a_burst_is_spare() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start);
+        for _ in 0..10 {
+            assert_eq!(budget.spare(start), start);
+            budget.take(start).expect("a burst");
+        }
+        assert_eq!(budget.spare(start), start + REFILL);
+        budget.take(start).expect("it is no spare one");
+        assert_eq!(budget.spare(start), start + 2 * REFILL);
+        budget.fill(start + 2 * REFILL);
+        assert_eq!(budget.spare(start + 2 * REFILL), start + 2 * REFILL);
     }
 
     #[test]

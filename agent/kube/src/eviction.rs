@@ -13,13 +13,10 @@
 //! since a pod of the same name may be another one by then, and nothing is judged by what the watch said before it has come
 //! to the patch.
 
-use crate::MANAGER;
+use crate::event::{self, Content, PodReference};
 use core::time::Duration;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStatus, Event, EventSource, ObjectReference, Pod, PodStatus,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Event, Pod, PodStatus};
 use plimsoll_policy::message::{
     DISRUPTION_CONDITION, DISRUPTION_REASON, DISRUPTION_STATUS, EVENT_TYPE, EVICTED, PHASE,
 };
@@ -41,8 +38,6 @@ pub const LEAST_GRACE_SECONDS: u32 = 1;
 const SUCCEEDED: &str = "Succeeded";
 /// The annotation of a pod that was patched; its value is the time of the request, so that it is another one each time.
 pub(crate) const REPORTED_AT: &str = "plimsoll.dev/eviction-reported-at";
-/// The longest name of an object.
-const MOST_NAME: usize = 253;
 
 /// A pod that was evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,50 +205,23 @@ pub(crate) fn seconds(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// The name of an event of this object and time, as client-go's recorder makes it.
-pub(crate) fn event_name(object: &str, at: Timestamp) -> String {
-    let suffix = format!(".{:x}", at.as_nanosecond());
-    let prefix: String = object.chars().take(MOST_NAME - suffix.len()).collect();
-    // A part of a name begins and ends with a letter or a digit.
-    format!("{}{suffix}", prefix.trim_end_matches(['-', '.']))
-}
-
-/// The event of an eviction as a kubelet writes it (`AnnotatedEventf`, client-go's tools/record), with this program as its
-/// source. The name is that of the pod and the time of the eviction, so that a second one is refused.
+/// The event of an eviction, with the kubelet's annotations (`AnnotatedEventf`, client-go's tools/record). Its name has the time
+/// of the eviction, so that a second one is refused.
 pub fn event(eviction: &Eviction, node: &str) -> Event {
     let Eviction { uid, namespace, name, message, annotations, at, grace_seconds: _ } = eviction;
-    Event {
-        metadata: ObjectMeta {
-            name: Some(event_name(name, *at)),
-            namespace: Some(namespace.clone()),
-            annotations: (!annotations.is_empty()).then(|| annotations.clone()),
-            ..ObjectMeta::default()
-        },
-        involved_object: ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            name: Some(name.clone()),
-            namespace: Some(namespace.clone()),
-            uid: Some(uid.clone()),
-            ..ObjectReference::default()
-        },
-        reason: Some(EVICTED.into()),
-        message: Some(message.clone()),
-        type_: Some(EVENT_TYPE.into()),
-        source: Some(EventSource { component: Some(MANAGER.into()), host: Some(node.into()) }),
-        first_timestamp: Some(Time(*at)),
-        last_timestamp: Some(Time(*at)),
-        count: Some(1),
-        reporting_component: Some(MANAGER.into()),
-        reporting_instance: Some(node.into()),
-        ..Event::default()
-    }
+    let pod = PodReference { uid: uid.clone(), namespace: namespace.clone(), name: name.clone() };
+    let (pod, message) = (Some(&pod), message.clone());
+    let content = Content { pod, reason: EVICTED, message, kind: EVENT_TYPE, first: *at, last: *at, count: 1 };
+    let mut event = event::event(content, node);
+    event.metadata.annotations = (!annotations.is_empty()).then(|| annotations.clone());
+    event
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::{ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("a time")
@@ -400,19 +368,10 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_has_one_event_whose_name_fits() {
+    fn an_eviction_has_one_event() {
         let [event, again] = [event(&eviction("web"), "n1"), event(&eviction("web"), "n1")];
         assert_eq!(event, again);
         assert_eq!(event.metadata.name.as_deref(), Some("web.17979cfe3d85cd15"));
         assert_eq!(event.involved_object.uid.as_deref(), Some("u"));
-        let long = super::event(&eviction(&"a".repeat(MOST_NAME)), "n1").metadata.name.expect("it has one");
-        assert_eq!(long.len(), MOST_NAME);
-        assert!(long.ends_with("a.17979cfe3d85cd15"), "{long}");
-        // Cut behind the dash, or the dot, and in front of "tail".
-        for end in ["-", ".", "-.", "--"] {
-            let cut = "a".repeat(MOST_NAME - ".17979cfe3d85cd15".len() - end.len());
-            let name = super::event(&eviction(&format!("{cut}{end}tail")), "n1").metadata.name;
-            assert_eq!(name, Some(format!("{cut}.17979cfe3d85cd15")), "{end}");
-        }
     }
 }

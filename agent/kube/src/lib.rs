@@ -4,9 +4,10 @@
 //! makes one HTTP/2 connection over TLS out of it, which [`Dial`] opens: the process that uses it may connect to nothing.
 //! [`watch`] follows the pods of one node through any gap, [`list`] has them once, [`watch_node`] follows the node's object.
 //! [`Reporter`] writes what was done there: each eviction in the order that the kubelet lets stand ([`eviction`]), conditions
-//! and taints of Plimsoll's own ([`node`]), the kubelet's own conditions where that is configured ([`Standard`]), and events
-//! of the node, within a budget of writes ([`Budget`]). [`stale`] finds and removes what agents that are gone have left.
-//! [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing waits for what is written
+//! and taints of Plimsoll's own ([`node`]), the kubelet's own conditions where that is configured ([`Standard`]), and other
+//! events of the node and its pods ([`Incident`]), within a budget of writes ([`Budget`]). [`stale`] finds and removes what agents
+//! that are gone have left. [`missing_rights`] says what the token may not do of that. Nothing here decides anything, and nothing
+//! waits for what is written
 //! ([decision 16](../../docs/decisions/0016-the-api-server-beside-the-kubelet.md)).
 //!
 //! # What is trusted
@@ -22,6 +23,7 @@ mod connection;
 mod dial;
 mod ended;
 mod error;
+mod event;
 pub mod eviction;
 mod kept;
 pub mod node;
@@ -40,6 +42,7 @@ pub use connection::client;
 pub use dial::{Dial, dial_to};
 pub use ended::{evicted_by_kubelet, oom_killed};
 pub use error::{AccessError, Refusal};
+pub use event::PodReference;
 pub use eviction::{Eviction, Progress};
 pub use jiff::Timestamp;
 pub use k8s_openapi::api::core::v1::Pod;
@@ -48,7 +51,7 @@ pub use kube::{Client, Result};
 pub use node::{Condition, Kind, TaintEffect};
 pub use own_node::{KILL_SWITCH, NodeView, watch_node};
 pub use pods::{Change, MOST_PODS, Pods, list, watch};
-pub use reporter::{Decision, Degraded, Entry, HEARTBEAT, Outcome, Report, Reporter};
+pub use reporter::{Decision, Degraded, Entry, HEARTBEAT, Incident, IncidentReason, Outcome, Report, Reporter};
 pub use rights::{Right, missing_rights};
 pub use standard::Standard;
 

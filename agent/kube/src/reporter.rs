@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 pub use entry::{Decision, Entry, Outcome};
-pub use notes::Degraded;
+pub use notes::{Degraded, Incident, IncidentReason};
 
 /// How often conditions are written that did not change, less a random part of up to half: a reader may take a node whose
 /// heartbeat is older than twice that for one without an agent ([`STALE`](crate::stale::STALE)). As often as a kubelet reports an
@@ -57,6 +57,8 @@ pub struct Report {
     pub node: watch::Receiver<Option<NodeView>>,
     /// The parts that do not work now.
     pub degraded: watch::Receiver<Vec<Degraded>>,
+    /// What the agent did, or was too late for.
+    pub incidents: mpsc::Receiver<Incident>,
 }
 
 /// Writes for one node.
@@ -79,7 +81,7 @@ pub struct Reporter {
     of_conditions: Retry,
     of_taints: Retry,
     standard: StandardConditions,
-    /// Events of the node.
+    /// Events beside those of evictions.
     notes: Notes,
     degraded: Vec<Degraded>,
 }
@@ -103,7 +105,7 @@ enum Write {
     Look(usize),
     Delete(usize),
     Event(usize),
-    /// Of the node.
+    /// Beside those of evictions.
     Note(usize),
 }
 
@@ -172,6 +174,7 @@ impl Reporter {
                     let degraded = report.degraded.borrow_and_update().clone();
                     self.degrade(degraded);
                 }
+                Some(incident) = report.incidents.recv() => self.notes.add(Note::Incident(incident)),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -244,6 +247,7 @@ impl Reporter {
         if now < self.of_server.due() {
             return self.of_server.due() - now;
         }
+        self.budget.fill(now);
         let write = match self.next(time, now) {
             Ok(write) => write,
             Err(wait) => return wait,
@@ -310,7 +314,8 @@ impl Reporter {
             |(at, open): (usize, &Open)| (!open.entry.has_event).then(|| (open.of_event.due(), Some(Write::Event(at))));
         let open = || self.outbox.iter().enumerate();
         let mut wait = HEARTBEAT;
-        let of_notes = self.notes.due().map(|(due, at)| (due, Some(Write::Note(at))));
+        let spare = self.budget.spare(now);
+        let of_notes = self.notes.due().map(|(due, at)| (due.max(spare), Some(Write::Note(at))));
         let of_node = of_node.into_iter().chain(self.standard.due().map(|due| (due, Some(Write::Standard))));
         for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)).chain(of_notes)
         {
@@ -341,7 +346,7 @@ impl Reporter {
             Write::Standard => "the node's standard conditions".into(),
             Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),
             Write::Delete(at) => format!("the deletion of {}", self.outbox[at].pod()),
-            Write::Note(_) => "an event of the node".into(),
+            Write::Note(_) => "an event".into(),
             Write::Event(at) => format!("the event of the eviction of {}", self.outbox[at].pod()),
         }
     }

@@ -74,7 +74,9 @@ impl Scene {
             send.send(Decision::Evicted(eviction.clone())).expect("it is received");
         }
         let reporter = Reporter::new(self.client(), self.node.clone(), None);
-        let task = tokio::spawn(reporter.run(Report { decisions, conditions, pods, node, degraded }, outcomes));
+        let (_incidents, incidents) = mpsc::channel(1);
+        let report = Report { decisions, conditions, pods, node, degraded, incidents };
+        let task = tokio::spawn(reporter.run(report, outcomes));
         let mut entries = Vec::new();
         while entries.len() < evictions.len() {
             let outcome = timeout(PATIENCE, came.recv()).await.expect("it is reported").expect("it runs");
@@ -233,7 +235,8 @@ async fn a_standard_condition_that_is_held_is_set_again_and_taken_back_in_the_en
     let (_degraded, degraded) = latest::channel(Vec::new());
     let (outcomes, _came) = mpsc::unbounded_channel();
     let reporter = Reporter::new(scene.client(), scene.node.clone(), None).with_standard(Some(Standard::Hold));
-    let report = Report { decisions, conditions: of_conditions, pods, node, degraded };
+    let (_incidents, incidents) = mpsc::channel(1);
+    let report = Report { decisions, conditions: of_conditions, pods, node, degraded, incidents };
     let reporting = tokio::spawn(reporter.run(report, outcomes));
     let (following, name) = (scene.client(), scene.node.clone());
     let watching = tokio::spawn(async move { watch_node(following, &name, seen).await });

@@ -45,7 +45,10 @@ impl Orders {
                 push(&mut self.relaxes, order);
             }
             CoreMessage::Remove(order) => self.removal = Some(order).filter(|order| !order.what.is_nothing()),
-            CoreMessage::Eviction(_) | CoreMessage::Condition(_) | CoreMessage::CgroupsChanged => {}
+            CoreMessage::Eviction(_)
+            | CoreMessage::Condition(_)
+            | CoreMessage::CgroupsChanged
+            | CoreMessage::Incident(_) => {}
         }
     }
 

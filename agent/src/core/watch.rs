@@ -37,6 +37,7 @@ mod figures;
 mod folding;
 mod freezing;
 mod holding;
+mod incidents;
 mod keeping;
 mod readings;
 mod reclaiming;

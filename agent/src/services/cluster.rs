@@ -1,6 +1,7 @@
 //! The cluster: what its API server says of this node's pods, and what is reported to it. Nothing waits for it: what it said
 //! last holds, and what is to be reported is kept in the outbox.
 
+mod incidents;
 mod stops;
 mod witness;
 
@@ -10,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use plimsoll_config::{Configuration, StandardConditions, Taint};
-use plimsoll_inventory::{EvictionNumber, MOST_PODS, Source, StopOrder};
+use plimsoll_inventory::{EvictionNumber, Incident, IncidentOf, MOST_PODS, RemovalResult, Source, StopOrder};
 use plimsoll_kube::{
-    Access, Change, Condition, Decision, Degraded, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object, Pods,
-    Report, Reporter, SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
+    Access, Change, Condition, Decision, Degraded, Dial, Eviction, Kind, NodeView, Outcome, Pod as Object,
+    PodReference, Pods, Report, Reporter, SERVICE_ACCOUNT, Standard, TaintEffect, Timestamp,
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
@@ -25,7 +26,7 @@ use tokio::net::{TcpStream, UnixDatagram};
 use tokio::sync::{Mutex, mpsc, watch};
 
 use super::eviction_message;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, uid_text};
 use super::pod_file::{Listed, listed};
 use super::pod_reader::PodReader;
 use stops::Stops;
@@ -38,6 +39,9 @@ type Answer = Result<OwnedFd, Errno>;
 
 /// The variable that has the node's name where the configuration does not.
 const NODE_NAME: &str = "NODE_NAME";
+
+/// So many incidents wait for the task that reports. More are left out: they come in bursts, and are aggregated there.
+const MOST_INCIDENTS: usize = 256;
 
 /// What comes from it.
 pub(super) enum ClusterEvent {
@@ -163,6 +167,7 @@ pub(super) struct Cluster {
     node: watch::Receiver<Option<NodeView>>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
     degraded: watch::Sender<Vec<Degraded>>,
+    incidents: mpsc::Sender<plimsoll_kube::Incident>,
     decisions: mpsc::UnboundedSender<Decision>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     /// Objects as they were read.
@@ -191,6 +196,7 @@ impl Cluster {
         let (degraded, of_degraded) = watch::channel(Vec::new());
         let (decisions, of_decisions) = mpsc::unbounded_channel();
         let (send_outcomes, outcomes) = mpsc::unbounded_channel();
+        let (incidents, of_incidents) = mpsc::channel(MOST_INCIDENTS);
         let reporter = Reporter::new(following.0.clone(), node.clone(), effect).with_standard(standard);
         let report = Report {
             decisions: of_decisions,
@@ -198,6 +204,7 @@ impl Cluster {
             pods: of_pods,
             node: node_seen.clone(),
             degraded: of_degraded,
+            incidents: of_incidents,
         };
         tokio::spawn(reporter.run(report, send_outcomes));
         let (client, name) = (following.0.clone(), node.clone());
@@ -209,6 +216,7 @@ impl Cluster {
             node: node_seen,
             conditions,
             degraded,
+            incidents,
             decisions,
             outcomes,
             known: BTreeMap::new(),
@@ -306,6 +314,33 @@ impl Cluster {
             known.clone_from(&degraded);
             is_other
         });
+    }
+
+    /// Has an incident reported: of its pod where it is known what that is called, else of the node. `named`: the namespace and
+    /// the name of a pod as other sources have them, empty where none has.
+    pub(super) fn happened(&self, incident: &Incident, named: impl FnOnce(Uid) -> (String, String)) {
+        let pod = match incident.of {
+            IncidentOf::Pod(uid) => self.reference(uid, named),
+            IncidentOf::Cgroup { .. } => None,
+        };
+        // One that finds no room is in the log and in metrics.
+        let _ = self.incidents.try_send(incidents::of(incident, pod));
+    }
+
+    /// Has reported what was removed from the node's disks.
+    pub(super) fn removed(&self, removed: &RemovalResult) {
+        if let Some(incident) = incidents::of_removal(removed) {
+            let _ = self.incidents.try_send(incident);
+        }
+    }
+
+    fn reference(&self, uid: Uid, named: impl FnOnce(Uid) -> (String, String)) -> Option<PodReference> {
+        if let Some((_, Ok(Pod { uid, namespace, name, .. }))) = self.known.get(&uid) {
+            return Some(PodReference { uid: uid.clone(), namespace: namespace.clone(), name: name.clone() });
+        }
+        let (namespace, name) = named(uid);
+        let is_known = !namespace.is_empty() && !name.is_empty();
+        is_known.then(|| PodReference { uid: uid_text(uid), namespace, name })
     }
 
     /// Has reported what the outbox has for the cluster and was not given yet, and not what was given up since. Gives the

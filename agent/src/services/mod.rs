@@ -282,11 +282,19 @@ async fn serve(
                 Ok(CoreMessage::Stop(order)) => at.stop(order, cluster.as_mut()),
                 Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
                 Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
+                Ok(CoreMessage::Incident(incident)) => {
+                    if let Some(cluster) = &cluster {
+                        cluster.happened(&incident, |uid| at.names.of(uid));
+                    }
+                }
                 Ok(CoreMessage::CgroupsChanged) => [&names_stir, &layers_stir].into_iter().for_each(Stir::stir),
                 // It has ended; that is logged where it is sent something.
                 Err(_) => at.end_core(),
             },
-            removed = at.removal.next() => at.feed.report(removed),
+            removed = at.removal.next() => {
+                cluster.iter().for_each(|cluster| cluster.removed(&removed));
+                at.feed.report(removed);
+            }
             stopped = at.running.next() => at.feed.report_stop(stopped),
             sent = send_next(&mut at.feed, &mut at.outbox, at.core.as_ref()) => {
                 // It has ended, and the next one is on its way; or it takes nothing more. Said once for each core.

@@ -414,7 +414,7 @@ fn figures_of(cause: EvictionCause, used: Option<Bytes>) -> (Reason, Figures) {
 
 /// As the API server writes it. Of a pod that has its UID in another form, which is none of the API server's own, these are
 /// the bits that stand for it.
-fn uid_text(uid: Uid) -> String {
+pub(super) fn uid_text(uid: Uid) -> String {
     let digits = format!("{:032x}", uid.0);
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }

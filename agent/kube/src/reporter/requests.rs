@@ -1,6 +1,5 @@
 //! The requests.
 
-use super::notes::NAMESPACE;
 use super::{Reporter, Write};
 use crate::MANAGER;
 use crate::error::Refusal;
@@ -71,7 +70,7 @@ impl Reporter {
     }
 
     async fn create_note(&self, at: usize) -> kube::Result<()> {
-        let api = Api::<Event>::namespaced(self.client.clone(), NAMESPACE);
+        let api = Api::<Event>::namespaced(self.client.clone(), self.notes.namespace(at));
         let parameters = PostParams { field_manager: Some(MANAGER.into()), ..PostParams::default() };
         api.create(&parameters, &self.notes.event(at, &self.node)).await.map(drop)
     }

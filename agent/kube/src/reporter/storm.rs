@@ -2,13 +2,14 @@
 
 use super::tests::{accepts, eviction, run};
 use super::*;
+use crate::event::PodReference;
 use crate::testing::{refused, server};
 use std::sync::{Arc, Mutex};
 
 /// A twenty-fifth of a cluster of 5,000, as of what the API server takes.
 const NODES: usize = 200;
 const EVICTIONS: usize = 30;
-/// A patch and an event each.
+/// A patch and an event each, before all other events.
 const WRITES: usize = NODES * EVICTIONS * 2;
 const MOST_IN_A_SECOND: usize = 80;
 /// It answers nothing for so long.
@@ -68,12 +69,25 @@ fn nodes_that_come_back_together_are_spread_over_time() {
                 way.send(Decision::Evicted(eviction)).expect("it is received");
             }
             ways.push(way);
+            // Each pod was frozen before, and the OOM killer was first once.
+            let (happened, incidents) = mpsc::channel(EVICTIONS + 1);
+            for pod in 0..=EVICTIONS {
+                let pod = (pod < EVICTIONS).then(|| PodReference {
+                    uid: format!("{pod}-of-{number}"),
+                    namespace: "shop".into(),
+                    name: pod.to_string(),
+                });
+                let reason = if pod.is_some() { IncidentReason::Braked } else { IncidentReason::LostRace };
+                let incident = Incident { reason, pod, message: "memory was short".into(), at: Timestamp::now() };
+                happened.try_send(incident).expect("it is received");
+            }
             let report = Report {
                 decisions,
                 conditions: conditions.clone(),
                 pods: pods.clone(),
                 node: node.clone(),
                 degraded: degraded.clone(),
+                incidents,
             };
             tokio::spawn(Reporter::new(client.clone(), number.to_string(), None).run(report, outcomes.clone()));
         }

@@ -377,6 +377,7 @@ fn a_decision_is_taken_in_before_the_next_write() {
             pods: watch::channel(None).1,
             node: watch::channel(None).1,
             degraded: watch::channel(Vec::new()).1,
+            incidents: mpsc::channel(1).1,
         };
         let _ = timeout(Duration::from_mins(1), reporting(client, [eviction("db")]).run(report, outcomes)).await;
         assert_eq!(lines(&log), [PATCH.replace("web", "db"), EVENT.to_owned()]);

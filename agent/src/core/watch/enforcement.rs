@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_act::{
     Begun, BrakeEvent, Brakes, Done, Journal as _, KillEvent, KillRefused, Kills, LATE, Reclaimed, Worker, Workers,
 };
-use plimsoll_inventory::{EvictionStep, Termination};
+use plimsoll_inventory::{EvictionStep, IncidentKind, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_policy::kubelet::AT_ONCE_SECONDS;
@@ -292,7 +292,9 @@ impl Watch {
             }
             Done::Reclaimed { cgroup, asked, outcome } => {
                 self.job_reclaimed(now);
-                self.reporting.send(EnforcementRecord::Reclaimed { cgroup, asked, all: outcome == Reclaimed::All });
+                let is_all = outcome == Reclaimed::All;
+                self.reporting.send(EnforcementRecord::Reclaimed { cgroup, asked, all: is_all });
+                self.happened(IncidentKind::Reclaimed { asked, is_all }, &[Some(cgroup)]);
                 trigger.because(Cause::FollowUp);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{BrakeEvent, BrakeRefused};
-use plimsoll_inventory::Termination;
+use plimsoll_inventory::{IncidentKind, Termination};
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
@@ -147,7 +147,10 @@ impl Watch {
                 self.refused_brake(&handle, Braked::Refused(Refused::Kernel(errno_of(fault))), now);
                 return self.workloads.close(handle);
             }
-            BrakeEvent::Thawed { handle, held, .. } => (handle, Braked::Thawed(held), now),
+            BrakeEvent::Thawed { handle, held, .. } => {
+                self.happened(IncidentKind::Frozen(held), &[Some(handle.id())]);
+                (handle, Braked::Thawed(held), now)
+            }
             BrakeEvent::ThawFailed { handle, .. } => (handle, Braked::ThawFailed, now),
             BrakeEvent::Gone { handle, .. } => (handle, Braked::Gone, now),
             BrakeEvent::StillGrows { handle, grown, .. } => {

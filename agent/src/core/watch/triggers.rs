@@ -4,6 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
+use plimsoll_inventory::IncidentKind;
 use plimsoll_sense::{Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::event::{Timespec, epoll};
@@ -304,6 +305,7 @@ impl Watch {
                 self.enforcement.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);
                 self.reporting.send(EnforcementRecord::StoppedInKernel { pid: tgid, slice, at });
+                self.happened(IncidentKind::Stopped, &[Some(slice)]);
                 trigger.because(Cause::Threshold);
             }
         }
@@ -319,6 +321,7 @@ impl Watch {
         };
         let resident = resident.map(|pages| pages.to_bytes(self.arming.machine().page_bytes));
         self.reporting.send(MachineRecord::Oom { at, pid: victim, name, cgroup: victim_cgroup, resident, scope });
+        self.lost_race(wake, resident);
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::services::Serving;
 use crate::services::journal::{Event, Works};
+use plimsoll_inventory::{IncidentKind, PathEnd};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
@@ -40,6 +41,7 @@ fn eviction(number: u64, progress: Progress, grace: Option<u32>) -> durable::Evi
 struct Rig {
     cluster: Cluster,
     decisions: mpsc::UnboundedReceiver<Decision>,
+    incidents: mpsc::Receiver<plimsoll_kube::Incident>,
     outcomes: mpsc::UnboundedSender<Outcome>,
     changes: mpsc::Sender<Change>,
 }
@@ -48,12 +50,14 @@ impl Rig {
     fn new() -> Self {
         let ((changes, of_changes), (send_outcomes, outcomes)) = (mpsc::channel(4), mpsc::unbounded_channel());
         let (decisions, of_decisions) = mpsc::unbounded_channel();
+        let (incidents, of_incidents) = mpsc::channel(MOST_INCIDENTS);
         let cluster = Cluster {
             changes: of_changes,
             pods: watch::channel(None).0,
             node: watch::channel(None).1,
             conditions: watch::channel(None).0,
             degraded: watch::channel(Vec::new()).0,
+            incidents,
             decisions,
             outcomes,
             known: BTreeMap::new(),
@@ -65,7 +69,7 @@ impl Rig {
             is_followed: false,
             is_lost: false,
         };
-        Self { cluster, decisions: of_decisions, outcomes: send_outcomes, changes }
+        Self { cluster, decisions: of_decisions, incidents: of_incidents, outcomes: send_outcomes, changes }
     }
 
     /// The node has this pod alone.
@@ -277,6 +281,29 @@ fn what_is_kept_of_a_pod_says_the_same_of_it_as_all_of_it() {
             assert_eq!(format!("{of_kept:?}"), format!("{all:?}"), "{field}");
         }
     }
+}
+
+#[test]
+fn an_incident_is_reported_of_its_pod_as_far_as_any_source_names_it_and_else_of_the_node() {
+    run(async {
+        let mut rig = Rig::new();
+        let (what, wall_ms) = (IncidentKind::Stopped, 1);
+        let of_pod = Incident { what, of: IncidentOf::Pod(Uid::of(UID)), wall_ms };
+        let of_cgroup = Incident { of: IncidentOf::Cgroup { id: None, path: PathEnd::default() }, ..of_pod };
+        let named = |_| ("shop".to_owned(), "by-runtime".to_owned());
+        let not_named = |_| (String::new(), String::new());
+        rig.cluster.happened(&of_pod, not_named);
+        rig.cluster.happened(&of_pod, named);
+        rig.list().await;
+        rig.cluster.happened(&of_pod, named);
+        rig.cluster.happened(&of_cgroup, named);
+        let mut pods = Vec::new();
+        while let Ok(incident) = rig.incidents.try_recv() {
+            pods.push(incident.pod.map(|pod| (pod.uid, pod.name)));
+        }
+        let by = |name: &str| Some((UID.to_owned(), name.to_owned()));
+        assert_eq!(pods, [None, by("by-runtime"), by("web"), None]);
+    });
 }
 
 #[test]

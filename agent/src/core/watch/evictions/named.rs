@@ -225,6 +225,15 @@ impl Evictions {
         }
     }
 
+    /// Hands over a message that is not named again, where half of the way is left for those that are.
+    pub(in crate::core::watch) fn hand_over_beside(&mut self, message: CoreMessage, handle: &InventoryHandle) {
+        if let Some(way) = self.way.as_mut().filter(|way| way.slots() > MESSAGES / 2)
+            && way.push(message).is_ok()
+        {
+            handle.request(Request::Inform);
+        }
+    }
+
     /// Hands over what is due, as far as there is room, and forgets what is over and durable.
     pub(super) fn hand_over(&mut self, handle: &InventoryHandle, now: MonotonicNs) {
         let Some(way) = &mut self.way else { return };

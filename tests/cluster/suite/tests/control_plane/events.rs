@@ -9,7 +9,7 @@ use crate::attempts::{Attempt, expect_all};
 use crate::{NODES, agent};
 
 const OTHER_SOURCE: &str = "the agent's events name the agent and its own node";
-const OTHER_REPORT: &str = "the agent reports evictions of pods, and what its own node is short of or lacks";
+const OTHER_REPORT: &str = "the agent reports what it did to pods, and what its own node is short of or lacks";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 #[test]
@@ -51,10 +51,25 @@ fn a_token_reports_events_in_its_own_name_alone() {
         event["reason"] = json!(reason);
         event
     };
+    let of_pod = |reason: &str| {
+        let mut event = event("plimsoll", own);
+        event["metadata"]["name"] = json!(format!("web.{}", reason.to_lowercase()));
+        event["reason"] = json!(reason);
+        event
+    };
     expect_all(&[
         attempt("its own node is short", "POST", "", of_node("EvictionThresholdMet", own), Done),
         attempt("a part does not work", "POST", "", of_node("PlimsollDegraded", own), Done),
         attempt("it works again", "POST", "", of_node("PlimsollRecovered", own), Done),
+        attempt("a pod was frozen", "POST", "", of_pod("PlimsollBraked"), Done),
+        attempt("a cgroup was frozen", "POST", "", of_node("PlimsollBraked", own), Done),
+        attempt("page cache of a pod was taken back", "POST", "", of_pod("PlimsollReclaimed"), Done),
+        attempt("images were removed", "POST", "", of_node("PlimsollReclaimed", own), Done),
+        attempt("the OOM killer was first in a pod", "POST", "", of_pod("PlimsollLostRace"), Done),
+        attempt("and beside pods", "POST", "", of_node("PlimsollLostRace", own), Done),
+        attempt("and on another node", "POST", "", of_node("PlimsollLostRace", other), Refused(OTHER_REPORT)),
+        attempt("a threshold of a pod", "POST", "", of_pod("EvictionThresholdMet"), Refused(OTHER_REPORT)),
+        attempt("another reason of ours", "POST", "", of_pod("PlimsollBrake"), Refused(OTHER_REPORT)),
         attempt("another node is short", "POST", "", of_node("EvictionThresholdMet", other), Refused(OTHER_REPORT)),
         attempt("an evicted node", "POST", "", of_node("Evicted", own), Refused(OTHER_REPORT)),
         attempt("another reason of its node", "POST", "", of_node("NodeNotReady", own), Refused(OTHER_REPORT)),
