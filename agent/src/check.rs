@@ -7,6 +7,7 @@ mod journal;
 mod node;
 mod pod_facts;
 mod pods;
+mod static_pods;
 
 use std::fmt::Write as _;
 
@@ -137,6 +138,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.push(kill_switch_row(facts));
     rows.extend(node::rows(&facts.node));
     rows.extend(facts.known_pods.as_ref().map(pod_facts::pod_facts_row));
+    rows.extend(facts.statics.as_ref().map(static_pods::static_pods_row));
     rows.extend(facts.journal.as_ref().map(journal::journal_row));
     rows.extend(facts.cluster.as_ref().map(cluster::cluster_row));
     rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));

@@ -28,6 +28,9 @@ pub(crate) struct ChildArguments {
     /// For the scanner: the way by which it asks what the kernel counts for projects.
     #[arg(long)]
     quotas: Option<i32>,
+    /// For services: the way by which manifests of static pods are asked for.
+    #[arg(long)]
+    manifests: Option<i32>,
     /// The supervisor's process.
     #[arg(long)]
     pub(crate) supervisor: Option<i32>,
@@ -56,6 +59,14 @@ impl ChildArguments {
     /// Where this process was not started by the supervisor.
     pub(crate) fn quotas(&self) -> anyhow::Result<Option<OwnedFd>> {
         self.quotas.map(inherit::take).transpose()
+    }
+
+    /// Takes over the way by which manifests of static pods are asked for, if one was handed over. May be called once.
+    ///
+    /// # Errors
+    /// Where this process was not started by the supervisor.
+    pub(crate) fn manifests(&self) -> anyhow::Result<Option<OwnedFd>> {
+        self.manifests.map(inherit::take).transpose()
     }
 
     /// Reads the inherited configuration; the files where none was inherited. May be called once.

@@ -29,6 +29,7 @@ mod inherit;
 mod inherited_config;
 mod kill_switch;
 mod log;
+mod manifests;
 mod node_services;
 mod observe;
 mod options;

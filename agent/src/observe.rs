@@ -19,7 +19,8 @@ use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
 
-use crate::services::{Listed, PodReader, at, facts_of};
+use crate::pods_command::runtime::sandboxes;
+use crate::services::{Listed, PodReader, StaticFound, at, facts_of, find_static};
 use crate::{cluster_client, node_services};
 
 /// What [`Handle`] reads of a cgroup's memory. What is not there or cannot be read is absent.
@@ -96,25 +97,44 @@ struct Known {
 
 impl Known {
     /// From a list of pods in a file.
-    fn read(path: &Path) -> anyhow::Result<Self> {
-        Self::parsed(&crate::replay::content(path)?, path.display().to_string())
+    fn read(path: &Path, configuration: &Configuration) -> anyhow::Result<Self> {
+        Self::parsed(&crate::replay::content(path)?, path.display().to_string(), configuration)
     }
 
-    /// From a list of pods. Of one that cannot be read nothing is known, which is printed.
-    fn parsed(bytes: &[u8], source: String) -> anyhow::Result<Self> {
+    /// From a list of pods, and from the manifests of static pods. Of one that cannot be read nothing is known, which is printed.
+    fn parsed(bytes: &[u8], source: String, configuration: &Configuration) -> anyhow::Result<Self> {
         let listed = facts_of(bytes, &mut PodReader::default())
             .map_err(|error| anyhow::anyhow!(printable(&at(&source, &error))))?;
         if let Some(error) = &listed.first_error {
             let (unread, error) = (listed.unread, printable(&error.to_string()));
             crate::log::complain(&format!("nothing is known of {unread} pods: {source}: line {error}"));
         }
-        Ok(Self { pods: pods_of(&listed), names: crate::services::names_of(bytes), source: Some(source) })
+        let statics = find_static(configuration, || sandboxes(configuration));
+        for trouble in statics.iter().flat_map(|found| &found.troubles) {
+            crate::log::complain(&format!("manifests of static pods: {trouble}"));
+        }
+        Ok(Self { source: Some(source), ..Self::of(&listed, crate::services::names_of(bytes), statics.as_ref()) })
     }
 
-    /// From a list that was read.
-    fn listed(listed: &Listed) -> Self {
+    /// From a list that was read, and manifests.
+    fn listed(listed: &Listed, statics: Option<&StaticFound>) -> Self {
         let names = listed.names.iter().map(|(uid, names)| (*uid, names.pod().to_owned())).collect();
-        Self { pods: pods_of(listed), names, source: None }
+        Self::of(listed, names, statics)
+    }
+
+    /// The list comes first.
+    fn of(listed: &Listed, mut names: HashMap<Uid, String>, statics: Option<&StaticFound>) -> Self {
+        let mut pods = Pods::default();
+        let mut take = |message| pods.take(message, HashSet::new);
+        for (facts, name) in statics.iter().flat_map(|found| &found.pods) {
+            if !listed.pods.contains_key(&facts.uid) {
+                names.insert(facts.uid, name.clone());
+                take(PodMessage::Pod(*facts));
+            }
+        }
+        let all = listed.pods.values().copied().map(PodMessage::Pod).chain([PodMessage::Complete]);
+        all.for_each(|message| _ = take(message));
+        Self { pods, names, source: None }
     }
 
     /// What `machine.podFacts` says, or the API server of `machine.cluster`, in the place of which a file may be. Where that
@@ -123,9 +143,9 @@ impl Known {
         let machine = &configuration.machine;
         let read = match (machine.pod_facts.as_deref(), in_place_of_cluster) {
             (None, _) if !machine.cluster.is_on() => return Self::default(),
-            (Some(file), _) | (None, Some(file)) => Self::read(file),
+            (Some(file), _) | (None, Some(file)) => Self::read(file, configuration),
             (None, None) => cluster_client::pods(configuration)
-                .and_then(|listed| Self::parsed(listed.as_bytes(), "the API server".to_owned())),
+                .and_then(|listed| Self::parsed(listed.as_bytes(), "the API server".to_owned(), configuration)),
         };
         let hint = if machine.pod_facts.is_none() { "; a list of them can be named with --pods" } else { "" };
         let complain = |error: &anyhow::Error| {
@@ -133,15 +153,6 @@ impl Known {
         };
         read.inspect_err(complain).unwrap_or_default()
     }
-}
-
-/// What a list says, once it is complete.
-fn pods_of(listed: &Listed) -> Pods {
-    let mut pods = Pods::default();
-    for message in listed.pods.values().copied().map(PodMessage::Pod).chain([PodMessage::Complete]) {
-        pods.take(message, HashSet::new);
-    }
-    pods
 }
 
 impl Observer {
@@ -159,13 +170,19 @@ impl Observer {
         root: Option<&Path>,
         file: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let known = file.map_or_else(|| Ok(Known::configured(configuration, None)), Known::read)?;
+        let read = |file| Known::read(file, configuration);
+        let known = file.map_or_else(|| Ok(Known::configured(configuration, None)), read)?;
         Ok(Self::with(configuration, root, Some(crate::core::pod_root(configuration)), known))
     }
 
-    /// The same by a list that was read; absent where nothing is known of pods.
-    pub(crate) fn of_listed(configuration: &Configuration, root: &Path, listed: Option<&Listed>) -> Self {
-        let known = listed.map_or_else(Known::default, Known::listed);
+    /// The same by a list that was read, and by manifests of static pods; absent where nothing is known of pods.
+    pub(crate) fn of_listed(
+        configuration: &Configuration,
+        root: &Path,
+        listed: Option<&Listed>,
+        statics: Option<&StaticFound>,
+    ) -> Self {
+        let known = listed.map_or_else(Known::default, |listed| Known::listed(listed, statics));
         Self::with(configuration, Some(root), Some(crate::core::pod_root(configuration)), known)
     }
 

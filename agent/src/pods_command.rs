@@ -2,7 +2,7 @@
 //! nothing.
 
 mod growth;
-mod runtime;
+pub(crate) mod runtime;
 mod table;
 
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ runtime, which is asked for it by --output wide and json where it is configured 
 
 A pod's request, priority and name come from a list: --pods, else `machine.podFacts`, as `kubectl get pods -A -o json \
 --field-selector spec.nodeName=NODE` prints it, else with `machine.cluster` the API server, which is asked once and waited for \
-5 s at most. A pod that the list does not name is shown by its UID, and is never evicted.
+5 s at most. Of a static pod that the list does not name they come from its manifest (`machine.staticPods`), which is joined by \
+the container runtime's name of the pod. A pod that neither names is shown by its UID, and is never evicted.
 
 Exit codes: 0 done; 1 there are no pods here, or the list of --pods cannot be read; 2 wrong arguments or configuration.";
 

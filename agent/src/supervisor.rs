@@ -37,6 +37,7 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::acting::Locks;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
+use crate::manifests;
 use crate::node_services;
 use crate::options::{LogLevel, Options};
 use crate::running_kubelet::{self, Changed};
@@ -537,6 +538,11 @@ impl Supervisor {
             fcntl_setfd(account, FdFlags::empty())?;
             command.arg("--service-account").arg(account.as_raw_fd().to_string());
         }
+        let manifests = manifests(&self.configuration);
+        if let Some(way) = &manifests {
+            fcntl_setfd(way, FdFlags::empty())?;
+            command.arg("--manifests").arg(way.as_raw_fd().to_string());
+        }
         let launched = launch(services, command, |(send, receive)| (receive, send));
         if let Some(account) = &self.service_account {
             fcntl_setfd(account, FdFlags::CLOEXEC)?;
@@ -668,6 +674,16 @@ impl Supervisor {
             Err(error) => tracing::warn!("cannot undo what the core held: {error:#}"),
         }
     }
+}
+
+/// The end for a new `services` of a way to a thread that opens manifests of static pods; absent where none are read.
+fn manifests(configuration: &Configuration) -> Option<OwnedFd> {
+    let path = configuration.static_pods()?;
+    let started = handover::messages_pair().map_err(std::io::Error::from).and_then(|(services, way)| {
+        manifests::serve(way, path)?;
+        Ok(services)
+    });
+    started.inspect_err(|error| tracing::warn!(%error, "manifests of static pods are not read")).ok()
 }
 
 /// This program's file; where an upgrade put another in its place, or that path is one of a container, this program as the

@@ -149,6 +149,7 @@ mod tests {
                 "source",
                 "stall-percent",
                 "state-directory",
+                "static-pods",
                 "throttled",
                 "victims-per-minute",
             ]

@@ -32,6 +32,10 @@ pub struct Machine {
     /// read again when it changed. With it, pods are workloads, ranked by their own requests and priorities. Empty for none.
     #[serde(with = "As::<Source>")]
     pub pod_facts: Option<PathBuf>,
+    /// Where the manifests of static pods are, an absolute path of a directory or of one file: what is known of a static pod
+    /// that podFacts or the API server does not list. Empty for the kubelet's `staticPodPath`, where it is read, else for none.
+    #[serde(with = "As::<Place>")]
+    pub static_pods: Option<PathBuf>,
     /// How growth is held while deciding.
     pub brake: Brake,
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
@@ -258,6 +262,7 @@ impl Default for Machine {
             workloads: Vec::new(),
             never: Vec::new(),
             pod_facts: None,
+            static_pods: None,
             brake: Brake::default(),
             evict_for_unattributed: policy.evict_for_unattributed,
             victims_per_minute: policy.hard_victims_per_minute,

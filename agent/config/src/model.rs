@@ -86,6 +86,19 @@ impl Configuration {
         own.or_else(|| self.of_kubelet("containerRuntimeEndpoint").map(|(text, origin)| (text.to_owned(), origin)))
     }
 
+    /// Where the manifests of static pods are: `machine.staticPods`, else the kubelet's `staticPodPath`, where that leads to an
+    /// absolute path. Absent where nothing says which pods are on this node: then pods are no workloads.
+    pub fn static_pods(&self) -> Option<PathBuf> {
+        let of_kubelet = || Some(PathBuf::from(&self.kubelet.static_pod_path)).filter(|path| path.is_absolute());
+        let path = self.machine.static_pods.clone().or_else(of_kubelet);
+        path.filter(|_| self.machine.knows_pods())
+    }
+
+    /// The name that the kubelet's command line gives this node (`--hostname-override`), where that is read.
+    pub fn hostname_override(&self) -> Option<&str> {
+        self.of_kubelet("hostname-override").map(|(name, _)| name)
+    }
+
     /// The cgroup below which the kubelet keeps its pods (`cgroupRoot`); empty for the places that are known.
     pub fn cgroup_root(&self) -> &str {
         self.kubelet.settings.scalar("cgroupRoot").map_or("", |(root, _)| root)

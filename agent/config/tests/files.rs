@@ -90,6 +90,7 @@ machine:
   workloads: [{match: /system.slice/*, priority: -5}, {match: user.slice/**}]
   never: [system.slice/db.service]
   podFacts: /var/lib/pods.json
+  staticPods: /data/manifests
   brake: {mode: none, inKernel: [user.slice], deadline: 500ms}
   evictForUnattributed: true
   victimsPerMinute: 3
@@ -143,6 +144,7 @@ machine:
     let kept: Vec<&str> = configuration.machine.images_never_removed.iter().map(Pattern::as_str).collect();
     assert_eq!((kept, configuration.kubelet.image_min_age), (vec!["registry.local/base/*"], Duration::from_mins(1)));
     assert_eq!(configuration.machine.pod_facts, Some(PathBuf::from("/var/lib/pods.json")));
+    assert_eq!(configuration.machine.static_pods, Some(PathBuf::from("/data/manifests")));
     assert_eq!(configuration.machine.brake.mode, BrakeMode::None);
     assert_eq!(configuration.machine.brake.in_kernel[0].as_str(), "user.slice");
     assert_eq!(configuration.machine.brake.deadline, Duration::from_millis(500));
@@ -545,7 +547,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
             "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, holdDown, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
-             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, shadow, slices, source, stallPercent, stateDirectory, throttled, victimsPerMinute or workloads",
+             never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, shadow, slices, source, stallPercent, stateDirectory, staticPods, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",
         ]

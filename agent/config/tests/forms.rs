@@ -478,6 +478,33 @@ fn the_path_of_static_pods_is_that_of_the_kubelet() {
 }
 
 #[test]
+fn manifests_are_read_where_pods_are_known_from_our_path_or_from_the_kubelets_where_that_is_absolute() {
+    let with = |ours: &str, path: &str| Texts {
+        kubelet_config: Some(text("/etc/k/a.yaml", &format!("{HEAD}staticPodPath: {path}"))),
+        ..own(&format!("machine: {{{ours}}}"))
+    };
+    let facts = "podFacts: /run/pods/pods.json";
+    for (texts, expected) in [
+        (with(facts, "pods"), Some("/etc/k/pods")),
+        (with(facts, "''"), None),
+        (with(&format!("{facts}, staticPods: /m"), "/etc/pods"), Some("/m")),
+        (with("cluster: {kubeconfig: /c, nodeName: n}", "/etc/pods"), Some("/etc/pods")),
+        (with("staticPods: /m", "/etc/pods"), None),
+        (
+            Texts {
+                kubelet_command_line: command_line("kubelet --pod-manifest-path=pods").kubelet_command_line,
+                ..own(&format!("machine: {{{facts}}}"))
+            },
+            None,
+        ),
+    ] {
+        assert_eq!(report(&texts).configuration.static_pods(), expected.map(Into::into), "{texts:?}");
+    }
+    let named = report(&command_line("kubelet --hostname-override=One")).configuration;
+    assert_eq!(named.hostname_override(), Some("One"));
+}
+
+#[test]
 fn logs_of_pods_are_where_the_kubelet_is_configured_to_keep_them() {
     for (texts, logs) in [
         (Texts::default(), "/var/log/pods"),

@@ -29,6 +29,8 @@ use super::pod_facts::{self, PodFacts};
 use super::pods::{self, Pods};
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, KillSwitch};
+use crate::pods_command::runtime::sandboxes;
+use crate::services::{StaticFound, find_static};
 use crate::state_directory::StateDirectory;
 
 /// Whether the kernel times its programs.
@@ -73,6 +75,8 @@ pub(super) struct Facts {
     pub(super) node: NodeFacts,
     /// What the file of `podFacts` says; absent where none is configured.
     pub(super) known_pods: Option<PodFacts>,
+    /// What manifests say of static pods; absent where none are read.
+    pub(super) statics: Option<StaticFound>,
     /// What is kept over a restart; absent where nothing is.
     pub(super) journal: Option<JournalFacts>,
     /// What the API server answers; absent where none is configured.
@@ -118,7 +122,8 @@ impl Facts {
         let cluster = cluster::ask(configuration, account);
         let of_cluster = || cluster.as_ref()?.as_ref().ok()?.listed();
         let listed = known_pods.as_ref().and_then(PodFacts::listed).or_else(of_cluster);
-        let pods = pods::find(configuration, mode.root(), listed);
+        let statics = find_static(configuration, || sandboxes(configuration));
+        let pods = pods::find(configuration, mode.root(), listed, statics.as_ref());
         let cgroup = some_cgroup(mode.root().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
@@ -152,6 +157,7 @@ impl Facts {
             hidden_processes: hidden_processes(),
             node: NodeFacts::gather(configuration, names_kubelet),
             known_pods,
+            statics,
             journal: journal::find(configuration),
             cluster,
             all_pods,

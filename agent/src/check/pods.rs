@@ -12,7 +12,7 @@ use super::{Row, bounded, row};
 use crate::explain::{may_be_evicted, words};
 use crate::observe::Observer;
 use crate::pods_command::{none_here, uid, verdicts};
-use crate::services::Listed;
+use crate::services::{Listed, StaticFound};
 
 /// So many pods are named for each reason; the others are counted.
 const MOST_NAMED: usize = 5;
@@ -40,15 +40,20 @@ enum Source {
 }
 
 /// Absent where there are none and `run` would look for none. `root`: the cgroup tree. `listed`: what is known of pods; absent
-/// where nothing is.
-pub(super) fn find(configuration: &Configuration, root: Option<&Path>, listed: Option<&Listed>) -> Option<Pods> {
+/// where nothing is. `statics`: what manifests say of static pods.
+pub(super) fn find(
+    configuration: &Configuration,
+    root: Option<&Path>,
+    listed: Option<&Listed>,
+    statics: Option<&StaticFound>,
+) -> Option<Pods> {
     let machine = &configuration.machine;
     let source = match &machine.pod_facts {
         Some(_) => Source::PodFacts,
         None if machine.cluster.is_on() => Source::Cluster,
         None => Source::Nothing,
     };
-    let observer = Observer::of_listed(configuration, root?, listed);
+    let observer = Observer::of_listed(configuration, root?, listed, statics);
     let sample = observer.sample();
     // What is left of a pod that has ended has no process, and no list names it any more.
     let here = verdicts(configuration, &sample).into_iter().filter(|(pod, verdict)| *verdict != UNKNOWN || !pod.empty);
@@ -120,6 +125,9 @@ mod tests {
     use crate::check::{ROW_CHARACTERS, State};
     use crate::observe::tests::tree;
     use crate::services::{PodReader, facts_of};
+    use plimsoll_inventory::PodFacts;
+    use plimsoll_policy::Uid;
+    use plimsoll_policy::kubelet::Critical;
 
     const HASH: &str = "0123456789abcdef0123456789abcdef";
     const FACTS: &str = "machine: {podFacts: /run/pods/pods.json}";
@@ -155,7 +163,7 @@ mod tests {
 
     fn found(text: &str, root: &Path, listed: Option<&Listed>) -> Option<Row> {
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let row = find(&configuration, Some(root), listed).as_ref().map(pods_row);
+        let row = find(&configuration, Some(root), listed, None).as_ref().map(pods_row);
         assert!(row.iter().all(|row| (row.state == State::Ok) == row.advice.is_empty()), "{row:?}");
         row
     }
@@ -201,6 +209,21 @@ mod tests {
         let row = found(FACTS, dir.path(), Some(&listed)).expect("pods are known");
         let expected = "1 pod here: 0 may be evicted, 1 never; critical priority: n/critical";
         assert_eq!((row.found.as_str(), row.state), (expected, State::Ok));
+    }
+
+    #[test]
+    fn a_static_pod_that_is_not_listed_has_the_name_that_it_has_by_its_manifest() {
+        let dir = node(&[uid(1), HASH.to_owned()]);
+        let configuration = plimsoll_config::parse(FACTS, "f").expect("it is in order");
+        let named = |listed: &[(&str, usize, i32)], name: &str| {
+            let facts = PodFacts { uid: Uid::of(HASH), critical: Some(Critical::Static), ..PodFacts::default() };
+            let (path, pods) = ("/m".into(), vec![(facts, name.to_owned())]);
+            let statics = StaticFound { path, manifests: 1, pods, troubles: Vec::new() };
+            let pods = find(&configuration, Some(dir.path()), Some(&list(listed)), Some(&statics));
+            pods_row(&pods.expect("pods are known")).found
+        };
+        let expected = "2 pods here: 1 may be evicted, 1 never; a static pod: n/etcd\\u{1b}-node";
+        assert_eq!(named(&[("a", 1, 0)], "n/etcd\u{1b}-node"), expected);
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn good() -> Facts {
         hidden_processes: None,
         node: NodeFacts::none(),
         known_pods: None,
+        statics: None,
         journal: None,
         cluster: None,
         all_pods: None,

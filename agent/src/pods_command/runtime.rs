@@ -1,5 +1,6 @@
 //! What the container runtime says of pods beside their cgroups: labels, annotations, and how often containers were
-//! started. Asked once, for a wide or whole answer alone, and bounded: the author of a pod writes it.
+//! started. Asked once, for a wide or whole answer alone, and bounded: the author of a pod writes it. And which sandboxes there
+//! are, where manifests of static pods are to be joined to them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,27 +61,43 @@ impl OfRuntime {
     }
 }
 
-/// Asks the runtime that is configured, or, where pods are known, the one of the usual sockets that answers. Nothing where
-/// none is to be asked.
+/// What the runtime says of pods; nothing where none is to be asked.
 ///
 /// # Errors
 /// Why it does not answer.
 pub(super) fn ask(configuration: &Configuration) -> Result<BTreeMap<Uid, OfRuntime>, String> {
+    let lists = async |runtime: &mut Runtime| Ok((runtime.sandboxes().await?, runtime.containers().await?));
+    let (sandboxes, containers) = asked(configuration, lists)?;
+    Ok(pods(&sandboxes, &containers))
+}
+
+/// The sandboxes of pods; none where no runtime is to be asked.
+///
+/// # Errors
+/// Why it does not answer.
+pub(crate) fn sandboxes(configuration: &Configuration) -> Result<Vec<Sandbox>, String> {
+    asked(configuration, async |runtime: &mut Runtime| runtime.sandboxes().await)
+}
+
+/// Asks the runtime that is configured, or, where pods are known, the one of the usual sockets that answers. Nothing where
+/// none is to be asked.
+fn asked<T: Default>(
+    configuration: &Configuration,
+    lists: impl AsyncFnOnce(&mut Runtime) -> Result<T, plimsoll_cri::Error>,
+) -> Result<T, String> {
     let sockets = runtime_sockets(configuration).map_err(|error| error.to_string())?;
     if sockets.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(T::default());
     }
     let tokio =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let lists = async {
         // One of several sockets that hangs leaves time for the others.
         let mut runtime = Runtime::find_among(&sockets, Limits { read: LIMIT / 2, ..Limits::default() }).await?;
-        Ok::<_, plimsoll_cri::Error>((runtime.sandboxes().await?, runtime.containers().await?))
+        lists(&mut runtime).await
     };
     let answered = tokio.block_on(async { timeout(LIMIT, lists).await });
-    let (sandboxes, containers) =
-        answered.map_err(|_| format!("no answer within {LIMIT:?}"))?.map_err(|error| error.to_string())?;
-    Ok(pods(&sandboxes, &containers))
+    answered.map_err(|_| format!("no answer within {LIMIT:?}"))?.map_err(|error| error.to_string())
 }
 
 /// By pod. Of several sandboxes the newest one says what the pod is like.

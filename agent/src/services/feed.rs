@@ -56,6 +56,8 @@ impl Core {
 #[derive(Default)]
 pub(super) struct Feed {
     known: Option<BTreeMap<Uid, PodFacts>>,
+    /// The same of static pods, by their manifests: where the list does not have one, this counts.
+    of_manifests: Known,
     sent: BTreeMap<Uid, PodFacts>,
     /// Limits of local storage, as they are known and as they were sent.
     limits: BTreeMap<Uid, Vec<StorageLimit>>,
@@ -158,6 +160,18 @@ impl Feed {
         self.plan();
     }
 
+    /// This is what manifests say of static pods now. Nothing is sent of them before there is a list: the core takes it that it
+    /// has been sent all then.
+    pub(super) fn learn_of_manifests(&mut self, known: Known) {
+        self.of_manifests = known;
+        self.plan();
+    }
+
+    /// Whether the list has this pod.
+    pub(super) fn lists(&self, uid: &Uid) -> bool {
+        self.known.as_ref().is_some_and(|known| known.contains_key(uid))
+    }
+
     /// This was known before: it holds until something newer was read.
     pub(super) fn restore(&mut self, known: Known) {
         if self.known.is_none() && !known.pods.is_empty() {
@@ -167,17 +181,20 @@ impl Feed {
     }
 
     fn plan(&mut self) {
-        let Self { known, sent, limits, sent_limits, ended, has_begun, next, .. } = self;
+        let Self { known, of_manifests, sent, limits, sent_limits, ended, has_begun, next, .. } = self;
         next.clear();
         // What was never read is not sent as nothing.
-        let Some(known) = known else { return };
+        let Some(listed) = known else { return };
+        let others = of_manifests.pods.iter().filter(|(uid, _)| !listed.contains_key(uid));
+        let known: BTreeMap<&Uid, &PodFacts> = listed.iter().chain(others).collect();
         next.extend((!*has_begun).then_some(PodMessage::Begin));
         next.extend(sent.keys().filter(|uid| !known.contains_key(uid)).map(|uid| PodMessage::Gone(*uid)));
         let of = |limits: &BTreeMap<Uid, Vec<StorageLimit>>, uid| limits.get(&uid).cloned().unwrap_or_default();
         for facts in known.values() {
-            let limits = of(limits, facts.uid);
-            if sent.get(&facts.uid) != Some(facts) || of(sent_limits, facts.uid) != limits {
-                next.push_back(PodMessage::Pod(*facts));
+            let is_listed = listed.contains_key(&facts.uid);
+            let limits = of(if is_listed { limits } else { &of_manifests.limits }, facts.uid);
+            if sent.get(&facts.uid) != Some(*facts) || of(sent_limits, facts.uid) != limits {
+                next.push_back(PodMessage::Pod(**facts));
                 next.extend(limits.into_iter().map(PodMessage::Limit));
             }
         }
@@ -304,6 +321,33 @@ mod tests {
         }
         feed.learn(known(BTreeMap::new()), None);
         assert!(!feed.next.contains(&PodMessage::NoOthers), "one could not be read");
+    }
+
+    #[test]
+    fn what_manifests_say_is_sent_with_a_list_and_counts_for_pods_that_this_does_not_have() {
+        let limit = |uid: u128, bytes: u64| {
+            let limit = StorageLimit { uid: Uid(uid), on: Limited::Volume(1), bytes: Bytes(bytes) };
+            BTreeMap::from([(Uid(uid), vec![limit])])
+        };
+        let planned = |feed: &Feed| -> Vec<_> {
+            let of = |message: &PodMessage| match message {
+                PodMessage::Pod(facts) => Some((facts.uid.0, u64::try_from(facts.priority).expect("it is set"))),
+                PodMessage::Limit(limit) => Some((limit.uid.0, limit.bytes.0)),
+                _ => None,
+            };
+            feed.next.iter().filter_map(of).collect()
+        };
+        let mut feed = Feed::default();
+        feed.learn_of_manifests(Known { pods: pods(&[1, 2], 5), limits: limit(2, 50) });
+        assert!(feed.next.is_empty(), "there is no list yet");
+        feed.learn(Known { pods: pods(&[2, 3], 7), limits: limit(2, 70) }, None);
+        assert_eq!(planned(&feed), [(1, 5), (2, 7), (2, 70), (3, 7)]);
+        assert_eq!([1, 2, 3].map(|uid| feed.lists(&Uid(uid))), [false, true, true]);
+        feed.learn(known(pods(&[3], 7)), None);
+        assert_eq!(planned(&feed), [(1, 5), (2, 5), (2, 50), (3, 7)]);
+        feed.sent = pods(&[1, 2], 5);
+        feed.learn_of_manifests(known(pods(&[1], 5)));
+        assert!(feed.next.contains(&PodMessage::Gone(Uid(2))) && planned(&feed) == [(3, 7)]);
     }
 
     #[test]

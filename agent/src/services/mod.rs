@@ -21,12 +21,14 @@ mod removal;
 mod rest;
 mod running;
 mod runtime;
+mod static_pods;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
+use plimsoll_cri::FileSystems;
 use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source, StopOrder, StopResult};
 use plimsoll_node::{capabilities, priority, program, system_calls};
 use plimsoll_state::handover::{self, ForServices};
@@ -52,7 +54,10 @@ pub(crate) use pod_reader::PodReader;
 use removal::Removal;
 use rest::Stir;
 use running::{Running, RunningOrder};
+use runtime::Answers;
 pub(crate) use runtime::runtime_sockets;
+pub(crate) use static_pods::{Found as StaticFound, find as find_static};
+use static_pods::{Settings as StaticSettings, StaticPods};
 
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
@@ -83,9 +88,10 @@ pub(crate) fn keeps_journal(configuration: &Configuration) -> bool {
 pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     // Before anything else, and before there is another thread: a capability belongs to a thread.
     capabilities::keep_only(&confine::CAPABILITIES)?;
-    let socket = arguments.socket()?;
+    let (socket, manifests) = (arguments.socket()?, arguments.manifests()?);
     let own_cgroup = crate::core::own_cgroup(&Protected::read());
     let configuration = arguments.configuration(own_cgroup)?;
+    let statics = StaticSettings::of(&configuration, manifests);
     let file = configuration.machine.pod_facts.as_deref();
     let file = file.map(|path| PodFile::open(path, PodReader::of(&configuration)));
     let notices = file.as_ref().and_then(PodFile::directory).map(notices_of).transpose();
@@ -166,7 +172,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
         let layers_stir = Stir::new();
         let disks = sources.map(|sources| Disks::start(sources, layers_stir.clone())).transpose()?;
         let journal = kept.map(Journal::start).transpose()?;
-        let reads = Reads { file, notices, journal, disks, layers_stir, cluster };
+        let reads = Reads { file, notices, statics, journal, disks, layers_stir, cluster };
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),
             served = serve(socket.into(), reads, &configuration) => served,
@@ -181,6 +187,7 @@ struct Reads {
     file: Option<PodFile>,
     /// Of what changes in its directory, where the kernel gives any.
     notices: Option<OwnedFd>,
+    statics: StaticSettings,
     journal: Option<Journal>,
     disks: Option<Disks>,
     /// Writable layers may take another amount.
@@ -195,7 +202,7 @@ async fn serve(
     reads: Reads,
     configuration: &Configuration,
 ) -> anyhow::Result<()> {
-    let Reads { mut file, notices, mut journal, mut disks, layers_stir, cluster } = reads;
+    let Reads { mut file, notices, statics, mut journal, mut disks, layers_stir, cluster } = reads;
     let names_stir = Stir::new();
     socket.set_nonblocking(true)?;
     let socket = Arc::new(UnixDatagram::from_std(socket)?);
@@ -210,6 +217,7 @@ async fn serve(
     let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
     let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server, PodReader::of(configuration)));
     let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());
+    at.statics = StaticPods::new(statics)?;
     let (measured, mut layers) = mpsc::channel(1);
     if !sockets.is_empty() {
         if crate::scanner::is_needed(configuration) {
@@ -262,19 +270,12 @@ async fn serve(
             }
             readings = next(&mut disks) => at.feed.measure(readings),
             Some(answers) = answered_by_runtime.recv() => {
-                at.feed.note(Source::Runtime, answers.is_ok());
-                let directories = match answers {
-                    Ok(answers) => {
-                        at.names.learn_of_runtime(answers.names);
-                        answers.disks
-                    }
-                    Err(why) => Some(Err(why)),
-                };
-                if let (Some(disks), Some(directories)) = (&mut disks, directories) {
+                if let (Some(directories), Some(disks)) = (at.learn_of_runtime(answers), &mut disks) {
                     disks.locate(directories);
                 }
             }
             Some(round) = layers.recv() => at.feed.measure_layers(round),
+            () = at.statics.next() => at.feed.learn_of_manifests(at.statics.known().clone()),
             () = at.names.send_next() => {}
             received = next_message(at.core.as_ref()) => match received {
                 Ok(CoreMessage::Remove(order)) => at.removal.order(order),
@@ -311,6 +312,7 @@ async fn serve(
 struct Serving {
     feed: Feed,
     names: NameFeed,
+    statics: StaticPods,
     outbox: Outbox,
     /// The version of it that the journal was given last.
     reported: u64,
@@ -333,6 +335,7 @@ impl Serving {
         Self {
             feed,
             names: NameFeed::default(),
+            statics: StaticPods::default(),
             outbox: Outbox::new(has_cluster, has_journal),
             reported: 0,
             offered: None,
@@ -424,6 +427,21 @@ impl Serving {
         self.feed.learn(known, no_others);
         self.names.learn_of_file(listed.names);
         self.removal.learn(listed.ended);
+    }
+
+    /// The container runtime says this. Gives where its disks are, or why it does not say; `None` where that was not asked.
+    fn learn_of_runtime(&mut self, answers: Result<Answers, String>) -> Option<Result<FileSystems, String>> {
+        self.feed.note(Source::Runtime, answers.is_ok());
+        let Answers { names, static_pods, disks } = match answers {
+            Ok(answers) => answers,
+            Err(why) => return Some(Err(why)),
+        };
+        self.names.learn_of_runtime(names);
+        let Self { feed, statics, .. } = self;
+        if statics.learn(static_pods, |uid| feed.lists(uid), Instant::now()) {
+            feed.learn_of_manifests(statics.known().clone());
+        }
+        disks
     }
 
     /// What comes from the cluster.

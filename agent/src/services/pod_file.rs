@@ -256,7 +256,7 @@ fn ensure_room(count: usize) -> anyhow::Result<()> {
 }
 
 /// The limits of a pod's volumes and containers.
-fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
+pub(super) fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
     let number = |name: &str| name_number(name.as_bytes());
     let volumes = pod.volume_limits().map(|(name, bytes)| (Limited::Volume(number(name)), bytes));
     let containers = pod.container_limits().map(|(name, bytes)| (Limited::Container(number(name)), bytes));
@@ -267,7 +267,7 @@ fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
 /// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
 /// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
 /// static pod, a hash without dashes: it does not run, and can protect only that.
-fn facts(pod: &Pod, kubelet_root: &Path) -> PodFacts {
+pub(super) fn facts(pod: &Pod, kubelet_root: &Path) -> PodFacts {
     let static_uid = static_uid(pod);
     let (storage_request, storage_limit) = pod.storage();
     let by_priority = PodSpec { priority: Some(pod.facts.priority), ..PodSpec::default() }.critical();

@@ -1,5 +1,5 @@
-//! What the container runtime calls pods and containers, and where it keeps images and writable layers, asked from time to
-//! time. A runtime that is missing, hangs or answers with garbage costs that alone; what it said before holds.
+//! What the container runtime calls pods and containers, which pods are static, and where it keeps images and writable layers,
+//! asked from time to time. A runtime that is missing, hangs or answers with garbage costs that alone; what it said before holds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -21,6 +21,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{Mutex, mpsc};
 
 use super::rest::Rest;
+use super::static_pods::StaticPod;
 
 /// Names by pod.
 pub(super) type Named = BTreeMap<Uid, PodNames>;
@@ -29,6 +30,7 @@ pub(super) type Named = BTreeMap<Uid, PodNames>;
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) names: Named,
+    pub(super) static_pods: Vec<StaticPod>,
     /// Where images and writable layers are, or why it does not say; absent where that was not asked.
     pub(super) disks: Option<Result<FileSystems, String>>,
 }
@@ -157,10 +159,11 @@ async fn ask(
 ) -> Result<Answers, Error> {
     let runtime = known(runtime, sockets, dial).await?;
     let sandboxes = runtime.sandboxes().await?;
+    let static_pods = StaticPod::of(&sandboxes);
     let names = named(sandboxes, &runtime.containers().await?);
     // One that does not say this says names.
     let disks = if reads_disks { Some(runtime.file_systems().await.map_err(|error| error.to_string())) } else { None };
-    Ok(Answers { names, disks })
+    Ok(Answers { names, static_pods, disks })
 }
 
 fn named(sandboxes: Vec<Sandbox>, containers: &[Container]) -> Named {

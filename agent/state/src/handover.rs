@@ -1,7 +1,7 @@
 //! Hands descriptors over to another process through a socket, because it may live already when they are made: the queues
 //! of a core, and a descriptor of the core, to the process that reads them; to `services`, which may connect to nothing, the
-//! ways to the core and to the reporter, and connections to the broker and to the API server; to the broker those to the
-//! container runtime.
+//! ways to the core and to the reporter, connections to the broker and to the API server, and, by a way of their own, the
+//! manifests of static pods; to the broker those to the container runtime.
 
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
@@ -65,6 +65,20 @@ pub enum ForBroker {
     },
 }
 
+/// What answers a request for the manifests of static pods.
+#[derive(Debug)]
+pub enum Manifests {
+    /// One of them.
+    File {
+        /// The file's name in its directory: any bytes.
+        name: Vec<u8>,
+        /// The file, to be read.
+        file: OwnedFd,
+    },
+    /// There are no more.
+    End,
+}
+
 /// The number by which `services` asks for a connection to the API server; lower ones are those of runtimes' sockets.
 pub const API_SERVER: u8 = 0xff;
 
@@ -74,8 +88,15 @@ const CORE: u8 = 1;
 const NAMES: u8 = 2;
 const RUNTIME: u8 = 3;
 const CONNECTION: u8 = 4;
-/// The longest message, in bytes: that of a connection has the number and, where there is none, the kernel's error.
-const TEXT: usize = 6;
+const MANIFEST: u8 = 5;
+const MANIFESTS_END: u8 = 6;
+/// What asks for manifests.
+const LOOK: u8 = 0;
+/// The longest name of a file, in bytes (NAME_MAX).
+const NAME: usize = 255;
+/// The longest message, in bytes: that of a manifest. One of a connection has the number and, where there is none, the
+/// kernel's error.
+const TEXT: usize = 1 + NAME;
 /// Descriptors in a message.
 const DESCRIPTORS: usize = 5;
 
@@ -117,6 +138,34 @@ pub fn send_runtime(socket: impl AsFd, number: u8, connection: &Result<OwnedFd, 
     let [a, b, c, d] = errno.to_ne_bytes();
     let descriptors: Vec<_> = connection.iter().map(AsFd::as_fd).collect();
     send_all(socket, &[RUNTIME, number, a, b, c, d], &descriptors)
+}
+
+/// Asks for the manifests of static pods, by a way of their own ([`messages_pair`]). What it asks is under way when this
+/// returns; without waiting, as [`send`].
+pub fn ask_for_manifests(way: impl AsFd) -> Result<(), Errno> {
+    send_all(way, &[LOOK], &[])
+}
+
+/// Answers with a manifest that is not the last one, as [`send`] does.
+pub fn send_manifest(way: impl AsFd, name: &[u8], file: impl AsFd) -> Result<(), Errno> {
+    send_all(way, &[&[MANIFEST], name].concat(), &[file.as_fd()])
+}
+
+/// Answers that there are no more, as [`send`] does.
+pub fn send_manifests_end(way: impl AsFd) -> Result<(), Errno> {
+    send_all(way, &[MANIFESTS_END], &[])
+}
+
+/// The next part of the answer, without waiting: [`Errno::AGAIN`] where there is none yet, [`Errno::PIPE`] where there will be
+/// none, [`Errno::BADMSG`] for what is none.
+pub fn receive_manifests(way: impl AsFd) -> Result<Manifests, Errno> {
+    let (text, descriptors) = receive_all(way)?;
+    match text[..] {
+        [MANIFEST, ref name @ ..] => exactly(descriptors).map(|[file]| Manifests::File { name: name.to_vec(), file }),
+        [MANIFESTS_END] => Ok(Manifests::End),
+        [] => Err(Errno::PIPE),
+        _ => Err(Errno::BADMSG),
+    }
 }
 
 /// The number that `services` asks for, without waiting: [`Errno::AGAIN`] where it asks for none, [`Errno::BADMSG`] for what
@@ -300,6 +349,31 @@ mod tests {
         }
         send_names(&services, &end).expect("room");
         assert_eq!(receive_request(&supervisor), Ok(NAMES));
+    }
+
+    #[test]
+    fn manifests_come_with_their_names_and_their_end_once_they_were_asked_for() {
+        let (services, supervisor) = messages_pair().expect("sockets");
+        assert_eq!(receive_manifests(&services).err(), Some(Errno::AGAIN));
+        ask_for_manifests(&services).expect("room");
+        assert_eq!(receive_request(&supervisor), Ok(LOOK));
+        let (end, other) = messages_pair().expect("sockets");
+        let longest = [0xff; NAME];
+        send_manifest(&supervisor, &longest, &end).expect("room");
+        send_manifests_end(&supervisor).expect("room");
+        let Ok(Manifests::File { name, file }) = receive_manifests(&services) else { panic!("a file") };
+        assert_eq!(name, longest);
+        rustix::net::send(&file, b"x", SendFlags::NOSIGNAL).expect("it is connected");
+        assert_eq!(recv(&other, &mut [0; 2][..], RecvFlags::empty()).map(|(length, _)| length), Ok(1));
+        assert!(matches!(receive_manifests(&services), Ok(Manifests::End)));
+        send_all(&supervisor, &[MANIFEST, b'a'], &[]).expect("room");
+        send_core(&supervisor, &end).expect("room");
+        for what in ["without a file", "something else"] {
+            assert_eq!(receive_manifests(&services).err(), Some(Errno::BADMSG), "{what}");
+        }
+        drop(supervisor);
+        assert_eq!(receive_manifests(&services).err(), Some(Errno::PIPE));
+        assert!(ask_for_manifests(&services).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! with thresholds of the kubelet's.
 
 use crate::agent::{self, DISORDER, tail};
-use crate::containerd::{self, Driver};
+use crate::containerd::{self, Driver, IMAGE};
 use crate::cri::{Client, SOCKET};
 use crate::machine::{self, now_ns, wait_for};
 use crate::node_tests::{begun_kills, is_whole, logged};
@@ -14,9 +14,10 @@ use crate::systemd::{CONFIGURATION, UNIT, journal, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The priority of system-node-critical.
@@ -25,6 +26,8 @@ pub(crate) const CRITICAL: i32 = 2_000_001_000;
 const AGENT_BYTES: u64 = 40 * MIB;
 /// The directory of the file with the pods.
 const FACTS: &str = "/run/facts";
+/// The directory of manifests of static pods.
+pub(crate) const MANIFESTS: &str = "/run/manifests";
 /// Where the agent serves metrics and health unless it is configured.
 pub(crate) const ADDRESS: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9464);
 
@@ -89,6 +92,23 @@ impl Node {
             json!({"kubernetes.io/config.mirror": hash, "kubernetes.io/config.hash": hash});
         self.facts.push(mirror);
         Ok(pod)
+    }
+
+    /// Makes a static pod that no list has, from a manifest that root alone may read.
+    pub(crate) fn unlisted_static_pod(&self, name: &str, class: Class, priority: i32) -> Result<Pod> {
+        DirBuilder::new().recursive(true).mode(0o700).create(MANIFESTS).with_context(|| format!("no {MANIFESTS}"))?;
+        let file = format!("{MANIFESTS}/{name}.yaml");
+        let resources = class.resources();
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  priority: {priority}\n  containers:\n  \
+             - name: main\n    image: {IMAGE}\n    resources: {resources}\n"
+        );
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(file)?;
+        file.write_all(manifest.as_bytes())?;
+        // generatePodName in pkg/kubelet/config/common.go.
+        let node = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
+        let hash = "9e107d9d372bb6826bd81d3542a419d6";
+        Pod::with_uid(&self.client, Driver::Systemd, &format!("{name}-{node}"), hash, class)
     }
 
     /// Makes a pod that holds little memory, and less than it requests.

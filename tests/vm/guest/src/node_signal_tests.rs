@@ -2,9 +2,10 @@
 //! of all pods together, and processes.
 
 use crate::cgroup::Cgroup;
+use crate::cri::SOCKET;
 use crate::machine::{self, KernelLog, KernelSetting, named, wait_for};
 use crate::node::{
-    Breathing, CRITICAL, Node, acting, await_available, await_begun, await_metric, await_read, eviction_of,
+    Breathing, CRITICAL, MANIFESTS, Node, acting, await_available, await_begun, await_metric, await_read, eviction_of,
     expect_dead, kills, number, plans, threshold,
 };
 use crate::node_tests::{begun_kills, is_whole, logged};
@@ -13,7 +14,7 @@ use crate::scene::{MIB, PATIENCE};
 use crate::systemd::{journal, start_guest, systemctl};
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_node::limits::TaskLimits;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// What is available above the threshold before pods grow, in MiB, and what one takes that crosses it.
@@ -118,10 +119,13 @@ pub(crate) fn soft_victims_have_the_lesser_grace() -> Result<()> {
 
 /// Pods that all grow: of those that may be evicted the one of low priority is, for the signal and with the figures that
 /// the log has, and neither a static pod of lower priority, nor a critical one, nor one of higher priority, nor one within
-/// its request. Memory is above the threshold then, the condition lasts for its transition period, and a new pod runs.
+/// its request. A static pod that no list has is ranked by its manifest, which root alone may read. Memory is above the
+/// threshold then, the condition lasts for its transition period, and a new pod runs.
 pub(crate) fn static_and_critical_pods_survive() -> Result<()> {
-    let mut node = Node::new()?;
+    let mut node = Node::new()?.behind(SOCKET.trim_start_matches("unix://"), &format!("  staticPods: {MANIFESTS}\n"));
     let bystander = node.bystander()?;
+    let unlisted = node.unlisted_static_pod("unlisted", Class::Burstable, 7)?;
+    unlisted.start(&node.client, "main", &["idle", "--mib", "16"])?;
     let fixed = node.static_pod("static", Class::BestEffort, -1000)?;
     let critical = node.pod("critical", Class::BestEffort, (CRITICAL, 30))?;
     let high = node.pod("high", Class::BestEffort, (999_999_999, 30))?;
@@ -138,6 +142,8 @@ pub(crate) fn static_and_critical_pods_survive() -> Result<()> {
         "evictionHard: {{memory.available: \"{hard}\"}}\nevictionPressureTransitionPeriod: {}s\n",
         transition.as_secs()
     ))?;
+    let known = "1 static pod is known by manifests";
+    wait_for(known, PATIENCE, || Ok(journal()?.contains(known))).with_context(logged)?;
     let mut kernel_log = KernelLog::from_now()?;
     for pod in spared {
         pod.let_go()?;
@@ -151,6 +157,10 @@ pub(crate) fn static_and_critical_pods_survive() -> Result<()> {
     let plan = eviction_of(&low)?;
     let by = acting(&plan)?;
     ensure!(by["signal"] == "memory.available" && number(by, "at")? == hard, "{plan}");
+    let candidates = plan["candidates"].as_array().context("the plan has candidates")?;
+    let by_manifest = candidates.iter().find(|it| it["cgroup"] == unlisted.path()).context("it is ranked")?;
+    let ranked = ["priority", "request", "protected_as"].map(|field| &by_manifest[field]);
+    ensure!(ranked == [&json!(7), &json!(64 * MIB), &json!("static")], "by its manifest: {by_manifest}");
     let line = format!("plimsoll: killed {}: usage ", low.path());
     let line = kernel_log.find(&line)?.with_context(|| format!("no line {line:?} in the kernel's log"))?;
     ensure!(line.contains(", threshold ") && line.trim_end().ends_with(", pod default/low"), "{line}");
@@ -160,7 +170,7 @@ pub(crate) fn static_and_critical_pods_survive() -> Result<()> {
     let over = number(over.context("the condition ends")?, "made_ns")?;
     ensure!(over - killed >= nanoseconds(transition)?, "killed at {killed}, the condition ended at {over}");
     node.expect_room()?;
-    node.end(&[&low], &[&bystander, &fixed, &critical, &high])
+    node.end(&[&low], &[&bystander, &unlisted, &fixed, &critical, &high])
 }
 
 /// How many tasks there can be beside those that there are, with how few left pods are evicted, and how many the bomb may

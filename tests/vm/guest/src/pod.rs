@@ -96,8 +96,9 @@ impl Pod {
         Self::with_uid(client, driver, name, &uid(name), class)
     }
 
-    /// The same with this UID.
+    /// The same with this UID: one without dashes is a static pod's.
     pub(crate) fn with_uid(client: &Client, driver: Driver, name: &str, uid: &str, class: Class) -> Result<Self> {
+        let source = if uid.contains('-') { "api" } else { "file" };
         let config = api::PodSandboxConfig {
             metadata: Some(api::PodSandboxMetadata {
                 name: name.to_owned(),
@@ -108,7 +109,7 @@ impl Pod {
             log_directory: format!("{LOGS}/default_{name}_{uid}"),
             // With those of the pod itself.
             labels: labels(name, uid).into_iter().chain([("app".to_owned(), name.to_owned())]).collect(),
-            annotations: HashMap::from([("kubernetes.io/config.source".to_owned(), "api".to_owned())]),
+            annotations: HashMap::from([("kubernetes.io/config.source".to_owned(), source.to_owned())]),
             linux: Some(api::LinuxPodSandboxConfig {
                 cgroup_parent: match driver {
                     Driver::Systemd => slice(class, uid),
