@@ -157,9 +157,10 @@ const ON_OLDER: [&str; 14] = [
     "cgroup-version-1-is-refused",
     "hybrid-cgroups-are-watched-only",
 ];
-/// The kernels on which pods are made through CRI, and what of Debian makes them: its containerd, which brings runc.
+/// The kernels on which pods are made through CRI, and what of Debian makes them: its containerd, which brings runc; and disks
+/// for them.
 pub(super) const NODE_KERNELS: [&str; 2] = ["6.1", WHOLE];
-const NODE_PACKAGES: [&str; 1] = ["containerd"];
+const NODE_PACKAGES: [&str; 2] = ["containerd", "e2fsprogs"];
 /// The parts that a gate divides the suite into, as the guest names them. The halves run on two machines at a time; the
 /// races, in which the agent has to be faster than what grows, on a machine beside which no other one runs.
 const HALVES: [&str; 2] = ["first", "second"];
@@ -604,13 +605,13 @@ mod tests {
     #[test]
     fn a_machine_with_containerd_has_its_package_and_a_name_of_its_own() {
         let boot = node("6.12");
-        assert_eq!(boot.name(), "6.12 with systemd and containerd");
+        assert_eq!(boot.name(), "6.12 with systemd and containerd and e2fsprogs");
         assert_eq!(
             (boot.machine(&[]).root, boot.machine(&[]).packages),
-            (Root::Systemd, vec!["containerd".to_owned()])
+            (Root::Systemd, debian_root::names(&NODE_PACKAGES))
         );
         let needs = node_needs(&["6.12"]).expect("it is known");
-        assert_eq!(needs.last(), Some(&install::Need::DebianRoot("6.12", &["containerd"])));
+        assert_eq!(needs.last(), Some(&install::Need::DebianRoot("6.12", &NODE_PACKAGES)));
     }
 
     #[test]
