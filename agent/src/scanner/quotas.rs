@@ -182,19 +182,19 @@ impl Said {
 
 /// Answers until the other end is closed, with such a time from one answer to the next.
 fn answer(way: &OwnedFd, least: Duration, mut read: impl FnMut() -> io::Result<Quotas>) {
-    let (mut said, mut last) = (Said::Nothing, None::<Instant>);
+    let (mut said, mut answered) = (Said::Nothing, None::<Instant>);
     while await_question(way) {
         // Where the other end is closed meanwhile, the next look at it shows that.
-        let rest = last.map_or(Duration::ZERO, |last| least.saturating_sub(last.elapsed()));
+        let rest = answered.map_or(Duration::ZERO, |at| least.saturating_sub(at.elapsed()));
         if !rest.is_zero() {
             wait(way, PollFlags::empty(), Some(rest));
         }
         let found = read();
-        last = Some(Instant::now());
-        let says = Said::of(&found);
-        if says != said {
-            says.say();
-            said = says;
+        answered = Some(Instant::now());
+        let new = Said::of(&found);
+        if new != said {
+            new.say();
+            said = new;
         }
         let figures = found.map(|quotas| quotas.figures).unwrap_or_default();
         if !figures.chunks(FIGURES).chain([&[][..]]).all(|part| put(way, part)) {

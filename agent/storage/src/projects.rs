@@ -126,7 +126,8 @@ mod tests {
     fn a_list_that_is_too_long_is_not_believed_as_far_as_it_was_read() {
         let refused = |list: &[u8]| read(list).expect_err("it is too long").kind();
         let volume = line("5000", "a", "one");
-        let most: String = (1..MOST_PROJECTS).map(|number| format!("{number}:/a\n")).collect();
+        let most: Vec<String> = (1..MOST_PROJECTS).map(|number| format!("{number}:/a\n")).collect();
+        let most = most.concat();
         assert_eq!(read((volume.clone() + &most).as_bytes()).expect("it fits").len(), 1);
         assert_eq!(refused((volume.clone() + &most + "6000:/a\n").as_bytes()), io::ErrorKind::FileTooLarge);
         let mut bytes = volume.into_bytes();
