@@ -123,9 +123,10 @@ mod tests {
     fn all_pages_are_looked_at_and_nodes_with_a_live_agent_are_left_out() {
         run(async {
             let (client, log) = server(|asked| {
-                let (next, nodes) = match asked.query.contains("continue=second") {
-                    false => ("second", vec![node("dead", &[OLD], None), node("live", &[10], TAINT)]),
-                    true => ("", vec![node("left", &[], TAINT), node("none", &[], None)]),
+                let (next, nodes) = if asked.query.contains("continue=second") {
+                    ("", vec![node("left", &[], TAINT), node("none", &[], None)])
+                } else {
+                    ("second", vec![node("dead", &[OLD], None), node("live", &[10], TAINT)])
                 };
                 (200, json!({ "metadata": { "continue": next }, "items": nodes }))
             });

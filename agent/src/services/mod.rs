@@ -240,11 +240,7 @@ async fn serve(
             received = socket.async_io(Interest::READABLE, || Ok(handover::receive_for_services(&*socket)?)) => {
                 match received {
                     Ok(ForServices::Core(way)) => at.begin_core(way),
-                    Ok(ForServices::Names(way)) => {
-                        if let Err(error) = at.names.begin(way) {
-                            tracing::warn!("a reporter cannot be sent names of pods: {error}");
-                        }
-                    }
+                    Ok(ForServices::Names(way)) => at.begin_names(way),
                     // Where there is no room, nothing waits for it.
                     Ok(ForServices::Runtime { number: handover::API_SERVER, connection }) => {
                         drop(api_server_answers.try_send(connection));
@@ -293,7 +289,9 @@ async fn serve(
                 Err(_) => at.end_core(),
             },
             removed = at.removal.next() => {
-                cluster.iter().for_each(|cluster| cluster.removed(&removed));
+                if let Some(cluster) = &cluster {
+                    cluster.removed(&removed);
+                }
                 at.feed.report(removed);
             }
             stopped = at.running.next() => at.feed.report_stop(stopped),
@@ -379,6 +377,13 @@ impl Serving {
             Stopping::ByKubelet => self.feed.report_stop(StopResult { uid: order.uid, is_begun: true }),
             Stopping::Held => {}
             Stopping::ByRuntime => self.running.order(RunningOrder::Stop(order)),
+        }
+    }
+
+    /// Sends a reporter that was just started what pods are called.
+    fn begin_names(&mut self, way: OwnedFd) {
+        if let Err(error) = self.names.begin(way) {
+            tracing::warn!("a reporter cannot be sent names of pods: {error}");
         }
     }
 

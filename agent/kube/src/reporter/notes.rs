@@ -79,8 +79,9 @@ impl Note {
 
     const fn kind(&self) -> &'static str {
         match self {
-            Self::ThresholdMet(_) | Self::Degraded(_) => "Warning",
-            Self::Incident(Incident { reason: IncidentReason::LostRace, .. }) => "Warning",
+            Self::ThresholdMet(_)
+            | Self::Degraded(_)
+            | Self::Incident(Incident { reason: IncidentReason::LostRace, .. }) => "Warning",
             Self::Recovered(_) | Self::Incident(_) => "Normal",
         }
     }
@@ -327,7 +328,9 @@ mod tests {
             while reporter.write_next().await.is_zero() {}
             assert_eq!((events(&log).len(), begun.elapsed()), (10, Duration::ZERO), "the others wait");
             let evicted = ["web", "db", "cache", "queue", "mail"].map(eviction);
-            evicted.into_iter().for_each(|eviction| reporter.add(eviction));
+            for eviction in evicted {
+                reporter.add(eviction);
+            }
             until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
             assert_eq!(begun.elapsed(), Duration::ZERO, "evictions do not wait for them");
             until(&mut reporter, |it| it.notes.due().next().is_none()).await;
