@@ -32,6 +32,8 @@ const MOST_BYTES: u64 = 3 << 19;
 const CHARACTERS: usize = 500;
 /// After each answer. What was asked meanwhile is one question: `services` is not trusted.
 const PAUSE: Duration = Duration::from_secs(1);
+/// So many questions are one at most: they may come without end.
+const MOST_QUESTIONS: usize = 64;
 /// The thread's stack, locked like all memory of the supervisor as far as it is used.
 const STACK: usize = 256 << 10;
 
@@ -171,14 +173,15 @@ pub(crate) fn serve(way: OwnedFd, path: PathBuf) -> std::io::Result<()> {
     thread::Builder::new().name("manifests".into()).stack_size(STACK).spawn(answer).map(drop)
 }
 
-/// Waits until it is asked, and takes all questions; false: there will be none.
+/// Waits until it is asked, and takes the questions that are there; false: there will be none.
 fn asked(way: &OwnedFd) -> bool {
-    let mut is_asked = false;
+    let mut questions = 0;
     loop {
         match recv(way, &mut [0; 1][..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return false,
-            Ok(_) => is_asked = true,
-            Err(Errno::AGAIN) if is_asked => return true,
+            Ok(_) if questions < MOST_QUESTIONS => questions += 1,
+            Ok(_) => return true,
+            Err(Errno::AGAIN) if questions > 0 => return true,
             Err(Errno::AGAIN | Errno::INTR) => _ = poll(&mut [PollFd::new(way, PollFlags::IN)], None),
             Err(_) => return false,
         }
@@ -330,6 +333,20 @@ mod tests {
             thread::yield_now();
         }
         assert!(ended.elapsed() > PAUSE / 2, "the next answer comes after a pause");
+    }
+
+    #[test]
+    fn questions_that_come_without_end_are_answered_and_those_that_waited_are_one() {
+        let (services, way) = messages_pair().expect("sockets");
+        for _ in 0..=MOST_QUESTIONS {
+            handover::ask_for_manifests(&services).expect("room");
+        }
+        assert!(asked(&way));
+        assert_eq!(handover::receive_request(&way).err(), Some(Errno::AGAIN), "all are taken");
+        let flood = thread::spawn(move || while handover::ask_for_manifests(&services) != Err(Errno::PIPE) {});
+        assert!(asked(&way), "it does not take them for ever");
+        drop(way);
+        flood.join().expect("no panic");
     }
 
     #[test]
