@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use plimsoll_cluster_suite::{Answer, Cluster, Format, wait_for};
 use plimsoll_inventory::{
-    CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, MESSAGE, Message,
-    PodMessage, Source,
+    CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Incident,
+    IncidentKind, IncidentOf, MESSAGE, Message, PodMessage, Source,
 };
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
@@ -143,6 +143,13 @@ fn eviction(uid: &str) -> Eviction {
     }
 }
 
+fn lost_race(uid: &str) -> Incident {
+    let mut name = [0; 16];
+    name[..3].copy_from_slice(b"hog");
+    let what = IncidentKind::LostRace { pid: 77, name, resident: None, slice: None };
+    Incident { what, of: IncidentOf::Pod(Uid::of(uid)), wall_ms: wall_ms() }
+}
+
 fn condition(is_true: bool) -> CoreMessage {
     let condition = Condition::MemoryPressure;
     let since = monotonic();
@@ -194,11 +201,16 @@ fn what_the_api_server_says_reaches_the_core_and_what_the_core_decides_reaches_i
         "The node was low on resource: memory. Threshold quantity: 300Mi, available: 100Mi. Container app was using \
          700Mi, request is 100Mi, has larger consumption of memory. "
     );
-    let event = services.until("there is an event", |_| {
+    let of_pod = |reason: &str| {
         let events = get(&format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid}"));
-        events["items"].as_array()?.iter().find(|event| event["reason"] == "Evicted").cloned()
-    });
+        events["items"].as_array()?.iter().find(|event| event["reason"] == reason).cloned()
+    };
+    let event = services.until("there is an event", |_| of_pod("Evicted"));
     assert_eq!(event["metadata"]["annotations"]["offending_containers"], "app");
+    services.send(CoreMessage::Incident(lost_race(&uid)));
+    let event = services.until("there is an event of what the OOM killer did", |_| of_pod("PlimsollLostRace"));
+    let message = event["message"].as_str().unwrap_or_default();
+    assert!(message.contains("process 77 (hog) of the pod"), "{event}");
     let node = || get(&format!("/api/v1/nodes/{NODE}"));
     let has = |node: &Value, is_true: bool| {
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();

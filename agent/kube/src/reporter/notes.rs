@@ -16,8 +16,8 @@ use tokio::time::Instant;
 /// How long after one was written the next one of its kind is, as a client's recorder aggregates events of ten minutes
 /// (client-go's `defaultAggregateIntervalInSeconds`).
 pub(super) const PERIOD: Duration = Duration::from_mins(10);
-/// So many kinds wait or rest at most. Of what happens to more pods no event is written.
-const MOST: usize = 128;
+/// So many kinds of each reason wait or rest at most. Of what happens to more pods no event is written.
+const MOST: usize = 64;
 
 /// A part of the agent that does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Notes {
         self.0.retain(|open| open.series.is_some() || open.rests > now);
         let place = match self.0.iter().position(|open| open.note.is_of_kind(&note)) {
             Some(place) => place,
-            None if self.0.len() >= MOST && matches!(note, Note::Incident(_)) => return,
+            None if self.0.iter().filter(|open| open.note.reason() == note.reason()).count() >= MOST => return,
             None => {
                 self.0.push(Open { note: note.clone(), series: None, rests: now, retry: Retry::new(now) });
                 self.0.len() - 1
@@ -298,16 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn those_of_too_many_pods_are_left_out_and_those_of_the_node_are_not() {
+    fn those_of_too_many_pods_are_left_out_and_those_of_other_reasons_are_not() {
         run(async {
             let (client, log) = server(accepts);
             let mut reporter = Reporter::new(client, "n1".into(), None);
             for pod in 0..2 * MOST {
                 reporter.notes.add(incident(IncidentReason::Braked, Some(&pod.to_string()), ""));
             }
+            reporter.notes.add(incident(IncidentReason::LostRace, Some("0"), ""));
             reporter.degrade(vec![RUNTIME]);
             until(&mut reporter, |it| it.notes.due().next().is_none()).await;
-            assert_eq!(events(&log).len(), MOST + 1);
+            assert_eq!(events(&log).len(), MOST + 2);
             reporter.notes.add(incident(IncidentReason::Braked, Some("another"), ""));
             assert_eq!(reporter.notes.due().count(), 0, "they rest");
             tokio::time::advance(PERIOD).await;
