@@ -6,7 +6,7 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, OomRecord, counter, kind, scope};
+use plimsoll_abi::{ABSENT, NO_OFFSET, OomRecord, counter, kind, scope};
 
 use crate::{kernel, maps, threshold};
 
@@ -53,30 +53,32 @@ fn killed(control: u64) {
     let set = kernel::or_zero(kernel::member(victim, &kernel::TASK_CSS_SET));
     let cgroup = kernel::or_zero(kernel::member(set, &kernel::CSS_SET_CGROUP));
     let mm = kernel::or_zero(kernel::member(victim, &kernel::TASK_MM));
-    let name = name(victim);
-    let mut lineage = [0; LINEAGE];
-    // SAFETY: it has room for as many.
-    unsafe { threshold::lineage(lineage.as_mut_ptr(), kernel::or_zero(kernel::counter_of(cgroup))) };
-    let victim = match kernel::half_member(victim, &kernel::TASK_TGID) {
+    let Some(mut entry) = maps::EVENT_RING.reserve::<OomRecord>(0) else {
+        maps::count(counter::LOST_EVENTS);
+        return;
+    };
+    let tgid = match kernel::half_member(victim, &kernel::TASK_TGID) {
         Some(tgid) => u64::from(tgid),
         None => ABSENT,
     };
-    let record = OomRecord {
-        kind: kind::OOM,
-        scope: scope_of(control),
-        // SAFETY: reads the clock.
-        at_ns: unsafe { bpf_ktime_get_ns() },
-        victim,
-        cgroup: kernel::or_absent(kernel::cgroup_id(cgroup)),
-        mapped: kernel::or_absent(kernel::member(mm, &kernel::MM_TOTAL_VM)),
-        resident: resident(mm),
-        limit: limit(control),
-        name,
-        lineage,
-    };
-    if maps::EVENT_RING.output::<OomRecord>(record, maps::WAKE).is_err() {
-        maps::count(counter::LOST_EVENTS);
+    let record = entry.as_mut_ptr();
+    // SAFETY: `record` is the reserved memory, as long as the record and aligned for it; every field is written. What is
+    // written there is forgotten by the verifier, which would go through what follows for each of the values that it knows of
+    // words on the stack.
+    unsafe {
+        (&raw mut (*record).kind).write(kind::OOM);
+        (&raw mut (*record).scope).write(scope_of(control));
+        (&raw mut (*record).at_ns).write(bpf_ktime_get_ns());
+        (&raw mut (*record).victim).write(tgid);
+        (&raw mut (*record).cgroup).write(kernel::or_absent(kernel::cgroup_id(cgroup)));
+        (&raw mut (*record).mapped).write(kernel::or_absent(kernel::member(mm, &kernel::MM_TOTAL_VM)));
+        (&raw mut (*record).resident).write(resident(mm));
+        (&raw mut (*record).limit).write(limit(control));
+        (&raw mut (*record).name).write(name(victim));
+        let counter = kernel::or_zero(kernel::counter_of(cgroup));
+        threshold::lineage((&raw mut (*record).lineage).cast::<u64>(), counter);
     }
+    entry.submit(maps::WAKE);
 }
 
 #[inline(always)]
