@@ -21,6 +21,7 @@ const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
 /// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are groups of their own: all together take hours.
 const OUTAGES: [&str; 5] = ["dry_run", "kill_switch", "outages", "removal", "upgrade"];
 const SIGNALS: [&str; 7] = ["allocatable", "disks", "figures", "many", "pids", "standard", "tokens"];
+const ORDER: [&str; 3] = ["crowd", "priorities", "refusals"];
 /// The kernel of the suite whose containerd is 2.0 or later, and the modules that run beside it: of these the first one nowhere
 /// else, as a kubelet has user namespaces with that alone.
 pub(super) const NEWEST: &str = "7.2";
@@ -67,10 +68,11 @@ pub(super) fn needs_with_newest(_: &[&str]) -> anyhow::Result<Vec<Need>> {
     cluster::needs_beside(Some(NEWEST))
 }
 
-/// The tests beside a node but for [`signals`] and [`outages`], and those that need a newer one.
+/// The tests beside a node but for [`signals`], [`outages`] and [`order`], and those that need a newer one.
 pub(super) fn evictions(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    let is_elsewhere =
-        |module: &str| SIGNALS.contains(&module) || OUTAGES.contains(&module) || WITH_NEWEST[0] == module;
+    let is_elsewhere = |module: &str| {
+        [&SIGNALS[..], &OUTAGES, &ORDER, &WITH_NEWEST[..1]].iter().any(|modules| modules.contains(&module))
+    };
     beside_a_node_where(cluster::NODE_KERNEL, |module| !is_elsewhere(module), report)
 }
 
@@ -87,6 +89,11 @@ pub(super) fn signals(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
 /// Those in which the agent, the kubelet, the API server or what people do of them is not as usual.
 pub(super) fn outages(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     beside_a_node_where(cluster::NODE_KERNEL, |module| OUTAGES.contains(&module), report)
+}
+
+/// Those of many pods and of the order in which several go, and those in which the API server refuses what the agent writes.
+pub(super) fn order(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(cluster::NODE_KERNEL, |module| ORDER.contains(&module), report)
 }
 
 /// The tests in these modules beside a node with this kernel.

@@ -48,6 +48,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 60, cluster::evictions) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("signals", 60, cluster::signals) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("outages", 60, cluster::outages) });
+            groups.push(Group { needs: cluster::needs_with_node, ..of("order", 45, cluster::order) });
             groups.push(Group { needs: cluster::needs_with_node, ..of("race", 60, cluster::races) });
         }
     }

@@ -14,12 +14,16 @@ use crate::host::{Console, Stopped};
 const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
 /// The variable that names the program of Kubernetes (`tests/cluster/main.go`).
 const KUBE: &str = "PLIMSOLL_TEST_KUBE";
+/// The socket by which the API server reaches the node, beside the kubeconfig (`xtask/src/cluster/node.rs`).
+const TUNNEL: &str = "node.socket";
 /// The agents' pods: others may be beside them.
 const AGENTS: &str = "app.kubernetes.io/name=plimsoll";
 
 /// A cluster that tests may do anything to.
 pub struct Cluster {
     kubeconfig: PathBuf,
+    /// What that has, as JSON.
+    config: Value,
     kube: PathBuf,
     /// Its API server, with every right.
     pub api: Api,
@@ -40,7 +44,12 @@ impl Cluster {
         let config: Value = serde_json::from_str(&output(&mut view)?).context("kubectl shows no kubeconfig")?;
         let server = config["clusters"][0]["cluster"]["server"].as_str().unwrap_or_default();
         ensure!(server.starts_with("https://127.0.0.1:"), "{server} is not on the loopback: it may be in use");
-        Ok(Self { api: Api::of_kubeconfig(&config)?, kubeconfig, kube })
+        Ok(Self { api: Api::of_kubeconfig(&config)?, config, kubeconfig, kube })
+    }
+
+    /// The kubelet of its only node, with every right.
+    pub fn kubelet(&self) -> Result<Api> {
+        Api::of_kubelet(&self.config, self.folder().join(TUNNEL))
     }
 
     /// Runs kubectl with every right, and gives what it prints.

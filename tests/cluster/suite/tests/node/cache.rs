@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use plimsoll_cluster_suite::wait_for;
 use serde_json::{Value, json};
 
@@ -49,8 +49,7 @@ fn read_again(turn: &Turn, name: &str, is_reclaimed: bool) -> Result<u64> {
     let mut console = turn.console(NODE)?;
     let mut reader = pod(name, &["hog", "churn", "--mapped", "--mib", FILES, "--path", "/files"]);
     reader["spec"]["restartPolicy"] = "Never".into();
-    reader["spec"]["volumes"] = json!([{"name": "files", "emptyDir": {}}]);
-    reader["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "files", "mountPath": "/files"}]);
+    view::mount(&mut reader["spec"], &json!({"name": "files", "emptyDir": {}}), "/files");
     turn.create(&reader)?;
     turn.runs(name)?;
     console.wait(&["reclaiming before anything is evicted", "\"action\":\"reclaim\""], PATIENCE)?;
@@ -58,8 +57,7 @@ fn read_again(turn: &Turn, name: &str, is_reclaimed: bool) -> Result<u64> {
     let (mut least, mut least_of_kernel) = (u64::MAX, u64::MAX);
     while begun.elapsed() < LOOKED_ON && view::stored(turn, name)?["status"]["phase"] != "Failed" {
         least = least.min(view::available(turn)?);
-        let of_kernel = view::metric(&view::metrics(turn)?, MEM_AVAILABLE);
-        least_of_kernel = least_of_kernel.min(of_kernel.with_context(|| format!("no {MEM_AVAILABLE}"))?);
+        least_of_kernel = least_of_kernel.min(view::read_metric(turn, MEM_AVAILABLE)?);
         thread::sleep(Duration::from_millis(500));
     }
     let took = begun.elapsed().as_secs();
@@ -92,7 +90,7 @@ fn print(figure: &str) {
 }
 
 fn by_kubelet(turn: &Turn) -> Result<u64> {
-    view::metric(&view::metrics(turn)?, BY_KUBELET).with_context(|| format!("no {BY_KUBELET}"))
+    view::read_metric(turn, BY_KUBELET)
 }
 
 /// A higher threshold of the kubelet's on memory, until this is dropped.

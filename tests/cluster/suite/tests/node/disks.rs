@@ -12,7 +12,7 @@ use crate::turn::Turn;
 use crate::view::{self, IDLE, pod};
 use crate::{NODE, PATIENCE, overlay, service_manager};
 
-const CONDITION: &str = "PlimsollDiskPressure";
+pub(crate) const CONDITION: &str = "PlimsollDiskPressure";
 /// How far the thresholds are below what is left before, in MiB and inodes: more than a node writes by itself meanwhile.
 const ROOM: u64 = 256;
 const ROOM_INODES: u64 = 4000;
@@ -117,7 +117,7 @@ rm -r /var/lib/import"
 }
 
 /// Some bytes less than the kubelet has left now, as a quantity.
-fn threshold(turn: &Turn) -> String {
+pub(crate) fn threshold(turn: &Turn) -> String {
     let left = left(turn, "availableBytes").expect("the kubelet reads it") >> 20;
     // Odd, so that it is printed as it is written.
     format!("{}Mi", (left - ROOM) | 1)
@@ -143,7 +143,7 @@ fn evicted_for(turn: &Turn, signal: &str, threshold: &str, takes: &[&str], resou
 }
 
 /// [`overlay::SENSITIVE`] with this threshold instead.
-fn with_threshold(signal: &str, threshold: &str) -> String {
+pub(crate) fn with_threshold(signal: &str, threshold: &str) -> String {
     keeping(&overlay::SENSITIVE.replace("memory.available: 1200Mi", &format!("{signal}: \"{threshold}\"")))
 }
 
@@ -158,9 +158,9 @@ fn left(turn: &Turn, key: &str) -> Result<u64> {
     summary["node"]["fs"][key].as_u64().with_context(|| format!("no {key} in {}", summary["node"]["fs"]))
 }
 
-fn in_volume(name: &str, takes: &[&str]) -> Value {
+/// A pod that takes this in an emptyDir.
+pub(crate) fn in_volume(name: &str, takes: &[&str]) -> Value {
     let mut pod = pod(name, &[&["hog"], takes, &["--path", "/cache"]].concat());
-    pod["spec"]["volumes"] = json!([{"name": "cache", "emptyDir": {}}]);
-    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "cache", "mountPath": "/cache"}]);
+    view::mount(&mut pod["spec"], &json!({"name": "cache", "emptyDir": {}}), "/cache");
     pod
 }

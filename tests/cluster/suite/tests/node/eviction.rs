@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use plimsoll_cluster_suite::Console;
 use serde_json::{Value, json};
 
 use crate::turn::Turn;
@@ -84,6 +85,13 @@ pub(crate) fn recorded_for(turn: &Turn, name: &str, resource: &str, threshold: &
     ensure!(event["message"] == message && event["type"] == "Warning" && event["count"] == 1, "{event}");
     ensure!(event["metadata"]["annotations"]["starved_resource"] == resource, "{event}");
     Ok(event.clone())
+}
+
+/// The names of the tests' pods that the agent has begun to kill, in that order.
+pub(crate) fn killed(console: &mut Console) -> Result<Vec<String>> {
+    console.read()?;
+    let begun = view::records(&console.lines).filter(|it| it["kill"] == "begun");
+    Ok(begun.filter_map(|it| Some(it["pod"].as_str()?.strip_prefix("default/")?.to_owned())).collect())
 }
 
 /// The pod's containers ran once.

@@ -9,11 +9,28 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use plimsoll_cluster_suite::wait_for;
+use plimsoll_cluster_suite::{Api, wait_for};
 
 use crate::turn::Turn;
 use crate::view::{self, pod};
 use crate::{NODE, PATIENCE, overlay};
+
+/// How the kubelet is asked.
+struct Way {
+    name: &'static str,
+    api: Api,
+    path: String,
+}
+
+/// Through the API server, and by its own port with a client's certificate.
+fn ways(turn: &Turn) -> Result<[Way; 2]> {
+    let path = "/stats/summary";
+    let proxied = format!("/api/v1/nodes/{NODE}/proxy{path}");
+    Ok([
+        Way { name: "through the API server", api: turn.api.clone(), path: proxied },
+        Way { name: "directly", api: turn.kubelet()?, path: path.into() },
+    ])
+}
 
 /// The tolerance is this part of what there is: a metric of the agent does not show a lesser change at once
 /// (CONFIGURATION.md).
@@ -36,15 +53,19 @@ const SIGNALS: [&str; 9] = [
 #[test]
 fn the_agent_reads_what_the_kubelet_reads() {
     let turn = Turn::with_agent(overlay::ALL_SIGNALS).expect("it is installed");
-    let idle = compared(&turn, "at rest").expect("the figures are equal");
+    let ways = ways(&turn).expect("it has a kubelet");
+    let compared = |when| ways.each_ref().map(|way| compared(&turn, way, when).expect("the figures are equal"));
+    let idle = compared("at rest");
     let [held, seen] = HELD;
     turn.create(&pod("holder", &["idle", "--mib", &held.to_string()])).expect("it is accepted");
     turn.runs("holder").expect("it runs");
     thread::sleep(Duration::from_secs(10));
-    let under_load = compared(&turn, "under load").expect("the figures are equal");
-    for signal in ["memory.available", "allocatableMemory.available"] {
-        let taken = idle[signal].saturating_sub(under_load[signal]) >> 20;
-        assert!((seen..held + 100).contains(&taken), "{signal}: {taken} MiB of {held} are seen");
+    let under_load = compared("under load");
+    for (idle, under_load) in idle.iter().zip(&under_load) {
+        for signal in ["memory.available", "allocatableMemory.available"] {
+            let taken = idle[signal].saturating_sub(under_load[signal]) >> 20;
+            assert!((seen..held + 100).contains(&taken), "{signal}: {taken} MiB of {held} are seen");
+        }
     }
 }
 
@@ -58,8 +79,8 @@ struct Figure {
 }
 
 /// What the kubelet has available by signal, after it is compared with what the agent read meanwhile.
-fn compared(turn: &Turn, when: &str) -> Result<BTreeMap<&'static str, u64>> {
-    let before = of_the_kubelet(turn)?;
+fn compared(turn: &Turn, way: &Way, when: &str) -> Result<BTreeMap<&'static str, u64>> {
+    let before = of_the_kubelet(way)?;
     let mut read: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     let mut note = || -> Result<BTreeMap<&'static str, Figure>> {
         let figures = of_the_agent(turn)?;
@@ -70,7 +91,7 @@ fn compared(turn: &Turn, when: &str) -> Result<BTreeMap<&'static str, u64>> {
     };
     let after = wait_for("the kubelet has read each signal anew", PATIENCE, || {
         note()?;
-        let after = of_the_kubelet(turn)?;
+        let after = of_the_kubelet(way)?;
         Ok(after.iter().all(|(signal, figure)| figure.time != before[signal].time).then_some(after))
     })?;
     let figures = note()?;
@@ -79,7 +100,8 @@ fn compared(turn: &Turn, when: &str) -> Result<BTreeMap<&'static str, u64>> {
         let (low, high) = read[signal].iter().fold((u64::MAX, 0), |(low, high), it| (low.min(*it), high.max(*it)));
         let tolerance = capacity / TOLERANCE;
         let figure = format!(
-            "{when}, {signal}: the kubelet {available}, the agent {low} to {high}, {} samples, of {capacity}",
+            "{when}, {signal}: the kubelet, {}, {available}, the agent {low} to {high}, {} samples, of {capacity}",
+            way.name,
             read[signal].len()
         );
         // Past the test harness, which keeps to itself what a test prints that passes.
@@ -89,9 +111,9 @@ fn compared(turn: &Turn, when: &str) -> Result<BTreeMap<&'static str, u64>> {
     Ok(after.into_iter().map(|(signal, figure)| (signal, figure.available)).collect())
 }
 
-/// What the kubelet decides by, as it is asked through the API server.
-fn of_the_kubelet(turn: &Turn) -> Result<BTreeMap<&'static str, Figure>> {
-    let summary = turn.api.get(&format!("/api/v1/nodes/{NODE}/proxy/stats/summary"))?.object()?;
+/// What the kubelet decides by.
+fn of_the_kubelet(way: &Way) -> Result<BTreeMap<&'static str, Figure>> {
+    let summary = way.api.get(&way.path)?.object()?;
     let node = &summary["node"];
     let mut containers = node["systemContainers"].as_array().into_iter().flatten();
     let pods = containers.find(|it| it["name"] == "pods").context("it has figures of all pods")?;

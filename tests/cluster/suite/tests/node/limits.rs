@@ -74,8 +74,7 @@ fn a_pod_that_the_kubelet_has_evicted_for_its_limit_is_not_evicted_again() {
 /// A pod that writes into a volume with this limit.
 fn in_volume(name: &str, limit: &str) -> Value {
     let mut pod = pod(name, &["hog", "tmpfs", "--keep", "--path", "/cache", "--mib", WRITTEN]);
-    pod["spec"]["volumes"] = json!([{"name": "cache", "emptyDir": {"sizeLimit": limit}}]);
-    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "cache", "mountPath": "/cache"}]);
+    view::mount(&mut pod["spec"], &json!({"name": "cache", "emptyDir": {"sizeLimit": limit}}), "/cache");
     pod
 }
 
@@ -109,5 +108,5 @@ fn evicted_by(turn: &Turn, name: &str, message: &str) -> Result<String> {
 }
 
 fn by_kubelet(turn: &Turn) -> Result<u64> {
-    view::metric(&view::metrics(turn)?, BY_KUBELET).with_context(|| format!("no {BY_KUBELET}"))
+    view::read_metric(turn, BY_KUBELET)
 }

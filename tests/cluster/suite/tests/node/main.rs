@@ -1,5 +1,5 @@
 //! The agent as it is installed on a real node, beside a kubelet: `cargo xtask test --long
-//! cluster-6.12 signals-6.12 outages-6.12 cluster-7.2` runs these.
+//! cluster-6.12 signals-6.12 outages-6.12 order-6.12 cluster-7.2` runs these.
 //!
 //! The node is a virtual machine with containerd and a kubelet, without hardware virtualisation, so that times are bounded
 //! generously, and what is asserted is what the API has in the end and in which order. There is one node: each test has it
@@ -8,6 +8,8 @@
 mod allocatable;
 mod budgets;
 mod cache;
+mod cost;
+mod crowd;
 mod daemons;
 mod disks;
 mod dry_run;
@@ -20,7 +22,9 @@ mod outages;
 mod outside;
 mod overlay;
 mod pids;
+mod priorities;
 mod race;
+mod refusals;
 mod removal;
 mod restarts;
 mod scheduling;

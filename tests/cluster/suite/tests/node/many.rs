@@ -1,7 +1,6 @@
 //! What the agent costs at rest on a node with many pods. They are made by hand while the kubelet is stopped: objects of the
 //! API that run by their status, and cgroups as the kubelet and containerd make them, each with a process that sleeps.
 
-use std::io::Write as _;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Answer, Format, wait_for};
 use serde_json::{Value, json};
 
-use crate::race::figures;
+use crate::cost::{self, Cost};
 use crate::turn::Turn;
 use crate::view::{self, IDLE, PODS, pod};
 use crate::{NODE, PATIENCE, overlay, service_manager};
@@ -43,18 +42,6 @@ made() {
         sleep 3600 &
         echo $! > $scope/cgroup.procs
     done
-}
-cost() {
-    agent=$(find /sys/fs/cgroup/kubepods.slice -maxdepth 2 -name '*-pod@AGENT@.slice')
-    pids=
-    for pid in $(cat $agent/*/cgroup.procs); do
-        # The container of the sandbox is not the agent.
-        [ $(cat /proc/$pid/comm) = plimsoll-guest ] || pids="$pids $pid"
-    done
-    wakes=$(for pid in $pids; do cat /proc/$pid/task/*/status; done | awk '/^voluntary/ { n += $2 } END { print n }')
-    pss=$(for pid in $pids; do cat /proc/$pid/smaps_rollup; done | awk '/^Pss:/ { n += $2 } END { print n }')
-    cpu=$(awk '/^usage_usec/ { print $2 }' $agent/cpu.stat)
-    echo "NODE $1 pods=$2 at=$(awk '{ print int($1 * 1000) }' /proc/uptime) cpu=$cpu wakes=$wakes pss=$pss" > /dev/console
 }
 sleep 20
 systemctl stop kubelet.service
@@ -95,19 +82,11 @@ fn an_agent_at_rest_costs_little_more_with_many_pods() {
     assert!(most.wakes * 2 <= none.wakes * 3, "{} and {} wake-ups", none.wakes, most.wakes);
 }
 
-/// What all processes of the agent together take in a minute, and hold.
-struct Cost {
-    wakes: u64,
-    /// KiB.
-    pss: u64,
-}
-
 fn measured(turn: &Turn) -> Result<Vec<Cost>> {
-    let agent = turn.agent_on(NODE)?["metadata"]["uid"].as_str().context("a UID")?.replace('-', "_");
     let counts = COUNTS.map(|count| count.to_string()).join(" ");
-    let script = [("@LABEL@", LABEL), ("@NODE@", NODE), ("@AGENT@", &agent), ("@COUNTS@", &counts)]
+    let script = [("@LABEL@", LABEL), ("@NODE@", NODE), ("@COUNTS@", &counts)]
         .iter()
-        .fold(SCRIPT.to_owned(), |script, (name, value)| script.replace(name, value));
+        .fold(cost::script(turn, SCRIPT)?, |script, (name, value)| script.replace(name, value));
     let mut console = turn.console(NODE)?;
     service_manager::start(turn, "by-hand", &["/usr/bin/sh", "-c", &script])?;
     console.wait(&["NODE kubelet stopped"], PATIENCE)?;
@@ -117,24 +96,10 @@ fn measured(turn: &Turn) -> Result<Vec<Cost>> {
         by_hand.make(made..count)?;
         made = count;
         console.wait(&["NODE after ", &format!(" pods={count} ")], COUNTED)?;
-        let seen = view::metric(&view::metrics(turn)?, WORKLOADS).with_context(|| format!("no {WORKLOADS}"))?;
+        let seen = view::read_metric(turn, WORKLOADS)?;
         let without = *workloads.get_or_insert(seen);
         ensure!(seen == without + count, "{seen} workloads are watched, {without} of them without these {count}");
-        let taken = |key: &str| {
-            let [before, after] = ["before", "after"].map(|what| figures(&console.lines, what, key).last().copied());
-            before.zip(after).map(|(before, after)| after - before).with_context(|| format!("no {key}"))
-        };
-        let pss = *figures(&console.lines, "after", "pss").last().context("no pss")?;
-        let cost = Cost { wakes: taken("wakes")? * 60_000 / taken("at")?, pss };
-        // Past the test harness, which keeps to itself what a test prints that passes.
-        let _ = writeln!(
-            std::io::stdout(),
-            "FIGURE {count} pods: {} ms of a processor and {} wake-ups in a minute, {} KiB (PSS)",
-            taken("cpu")? * 60 / taken("at")?,
-            cost.wakes,
-            cost.pss
-        );
-        costs.push(cost);
+        costs.push(Cost::last(&console, count)?);
     }
     drop(by_hand);
     console.wait(&["NODE kubelet started"], PATIENCE)?;

@@ -7,10 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Answer, Format, Stopped, wait_for};
 use serde_json::{Value, json};
 
+use crate::cost;
 use crate::eviction::{SETTLED, never_restarted, recorded};
+use crate::service_manager::{self, Pipe};
 use crate::turn::Turn;
 use crate::view::{self, IDLE, PODS, pod, pod_that_takes, pressure};
-use crate::{NODE, PATIENCE, overlay, service_manager};
+use crate::{NODE, PATIENCE, overlay};
 
 /// How long the API server is away after the kill.
 const AWAY: Duration = Duration::from_secs(30);
@@ -119,6 +121,52 @@ fn an_eviction_is_recorded_where_the_kubelet_is_restarted_in_the_middle() {
     recorded(&turn, "grower").expect("once");
     never_restarted(&turn, "grower").expect("it stays dead");
     turn.runs("asks").expect("it runs on");
+}
+
+/// The agent is killed as soon as it has killed a pod, while the API server, which is to get the record, is away. The kubelet
+/// starts it again, and it goes on by what is in its journal.
+#[test]
+fn an_eviction_is_recorded_once_by_the_next_agent_where_the_first_one_is_killed_in_the_middle() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let pipe = Pipe::make(&turn).expect("it is made");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.create(&pipe.held(pod_that_takes("orphan", 2600, 0))).expect("it is accepted");
+    for name in ["bystander", "orphan"] {
+        turn.runs(name).expect("it runs");
+    }
+    let orphan = view::stored(&turn, "orphan").expect("it is there");
+    let script = kills_the_agent(&turn, &orphan, &pipe).expect("there is an agent");
+    service_manager::start(&turn, "kills-the-agent", &["/usr/bin/sh", "-c", &script]).expect("it is started");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let stopped = turn.stop("kube-apiserver").expect("it runs");
+    console.wait(&["NODE agent killed"], PATIENCE).expect("it is killed after the pod");
+    console.wait(&["\"message\":\"armed with source ebpf", "; acts\""], PATIENCE).expect("the next one acts");
+    drop(stopped);
+    turn.is_evicted("orphan").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    turn.is_evicted("orphan").expect("it stays evicted");
+    let events = view::events(&turn, &orphan, "Evicted").expect("a list");
+    let [event] = &events[..] else { panic!("{} events: {events:?}", events.len()) };
+    assert_eq!((&event["reason"], &event["count"]), (&json!("Evicted"), &json!(1)), "{event}");
+    assert_eq!(event["involvedObject"]["uid"], orphan["metadata"]["uid"], "{event}");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// A script that has the pod begin once the API server is away, and kills the agent when nothing of the pod runs any more.
+fn kills_the_agent(turn: &Turn, pod: &Value, pipe: &Pipe) -> Result<String> {
+    let uid = pod["metadata"]["uid"].as_str().context("each pod has one")?.replace('-', "_");
+    let script = format!(
+        "set -e
+agent=$(container)
+sleep 30
+{}
+until grep -q 'populated 0' /sys/fs/cgroup/kubepods.slice/*/*-pod{uid}.slice/cgroup.events; do sleep 0.1; done
+echo 1 > $agent/cgroup.kill
+echo NODE agent killed > /dev/console",
+        pipe.opening()
+    );
+    cost::script(turn, &script)
 }
 
 /// A person deletes a pod in the moment in which it is killed: it is gone in the end, and not reported more than once.

@@ -89,5 +89,5 @@ fn evictions(turn: &Turn, name: &str) -> Result<usize> {
 
 /// How often the kernel has stopped a process.
 fn stopped(turn: &Turn) -> Result<u64> {
-    view::metric(&view::metrics(turn)?, STOPPED).with_context(|| format!("no {STOPPED}"))
+    view::read_metric(turn, STOPPED)
 }

@@ -237,9 +237,8 @@ fn patch(turn: &Turn, condition: &Value) -> Result<()> {
 
 /// When the agent saw the first crossing for which it acted, in milliseconds since the machine's boot.
 fn crossing(console: &Console) -> Option<u64> {
-    let records =
-        console.lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.split_once(" stdout F ")?.1).ok());
-    let mut acting = records.filter(|it| it["actions"].as_array().is_some_and(|actions| !actions.is_empty()));
+    let is_acting = |it: &Value| it["actions"].as_array().is_some_and(|actions| !actions.is_empty());
+    let mut acting = view::records(&console.lines).filter(is_acting);
     acting.find_map(|it| Some(it["awake_ns"].as_u64()? / 1_000_000))
 }
 

@@ -35,7 +35,7 @@ fn after_an_oom_kill_at_its_own_limit_a_pod_is_restarted_or_fails_as_its_policy_
     assert_eq!(killed(&turn).expect("the agent counts them") - before, 3, "each once");
     for policy in POLICIES {
         ended_as_it_says(&turn, policy).expect("it stays so");
-        not_evicted(&turn, policy).expect("the kubelet's alone");
+        not_evicted(&turn, &name(policy)).expect("the kubelet's alone");
     }
     let condition = pressure(&turn).expect("a node").expect("it is there");
     assert_eq!(condition["status"], "False", "{condition}");
@@ -73,9 +73,9 @@ fn ended_as_it_says(turn: &Turn, policy: &str) -> Result<()> {
     waited.with_context(|| format!("{policy}: {:?}", view::stored(turn, &name(policy))))
 }
 
-/// Nothing in the API says that it was.
-fn not_evicted(turn: &Turn, policy: &str) -> Result<()> {
-    let pod = view::stored(turn, &name(policy))?;
+/// Nothing in the API says that a pod was.
+pub(crate) fn not_evicted(turn: &Turn, name: &str) -> Result<()> {
+    let pod = view::stored(turn, name)?;
     let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
     ensure!(pod["status"]["reason"] != "Evicted" && pod["metadata"]["annotations"].is_null(), "{pod}");
     ensure!(!conditions.any(|it| it["type"] == "DisruptionTarget"), "{}", pod["status"]);
@@ -85,5 +85,5 @@ fn not_evicted(turn: &Turn, policy: &str) -> Result<()> {
 }
 
 fn killed(turn: &Turn) -> Result<u64> {
-    view::metric(&view::metrics(turn)?, KILLED).with_context(|| format!("no {KILLED}"))
+    view::read_metric(turn, KILLED)
 }

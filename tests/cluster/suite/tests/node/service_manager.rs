@@ -1,12 +1,15 @@
-//! What a test has the service manager of the node start, as a login on the node would.
+//! What a test has the service manager of the node start, as a login on the node would; and a pipe by which pods begin when
+//! it says so.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::wait_for;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::PATIENCE;
 use crate::turn::Turn;
-use crate::view::{self, pod};
+use crate::view::{self, add, mount_run, pod};
 
 /// What the node's own programs need of it, by where they look for it.
 const NEEDED: [(&str, &str, &str); 4] = [
@@ -15,6 +18,9 @@ const NEEDED: [(&str, &str, &str); 4] = [
     ("loader", "/usr/lib64", "/lib64"),
     ("run", "/run", "/run"),
 ];
+
+/// Seconds from the start of a service until it opens a pipe.
+const AFTER: u32 = 15;
 
 /// Starts a service of system.slice with this name, which runs these words, by a pod that ends with that. No pod of the test
 /// may have the name. The program has to be below /usr, since systemd-run looks for it in the container first.
@@ -36,4 +42,38 @@ pub(crate) fn start(turn: &Turn, name: &str, words: &[&str]) -> Result<()> {
         Ok((status["phase"] == "Succeeded").then_some(()))
     })
     .context("by systemd-run")
+}
+
+/// A named pipe of the node: what pods wait for until it is opened.
+pub(crate) struct Pipe(String);
+
+impl Pipe {
+    pub(crate) fn make(turn: &Turn) -> Result<Self> {
+        /// Another one for each test.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let pipe = Self(format!("/run/plimsoll-test-pipe-{}-{number}", std::process::id()));
+        start(turn, "pipe", &["/usr/bin/busybox", "mkfifo", &pipe.0])?;
+        Ok(pipe)
+    }
+
+    /// The same pod, whose program begins when the pipe is opened.
+    pub(crate) fn held(&self, mut pod: Value) -> Value {
+        let spec = &mut pod["spec"];
+        mount_run(spec);
+        for argument in ["--begin", &self.0] {
+            add(&mut spec["containers"][0]["args"], argument.into());
+        }
+        pod
+    }
+
+    /// What a shell does to open it.
+    pub(crate) fn opening(&self) -> String {
+        format!(": > {}", self.0)
+    }
+
+    /// Opens it some seconds later: what starts the service has ended before.
+    pub(crate) fn open(&self, turn: &Turn) -> Result<()> {
+        start(turn, "opens", &["/usr/bin/sh", "-c", &format!("sleep {AFTER}; {}", self.opening())])
+    }
 }

@@ -26,8 +26,21 @@ pub(crate) fn spec(arguments: &[&str]) -> Value {
 
 /// Gives the container of a pod the node's /run.
 pub(crate) fn mount_run(spec: &mut Value) {
-    spec["containers"][0]["volumeMounts"] = json!([{"name": "run", "mountPath": "/run"}]);
-    spec["volumes"] = json!([{"name": "run", "hostPath": {"path": "/run"}}]);
+    mount(spec, &json!({"name": "run", "hostPath": {"path": "/run"}}), "/run");
+}
+
+/// Gives the container of a pod this volume, at this path.
+pub(crate) fn mount(spec: &mut Value, volume: &Value, path: &str) {
+    add(&mut spec["volumes"], volume.clone());
+    add(&mut spec["containers"][0]["volumeMounts"], json!({"name": volume["name"], "mountPath": path}));
+}
+
+/// Adds to a list, which may not be there yet.
+pub(crate) fn add(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        _ => *list = json!([item]),
+    }
 }
 
 /// Such a pod, put onto the node without the scheduler.
@@ -47,6 +60,17 @@ pub(crate) fn stored(cluster: &Cluster, name: &str) -> Result<Value> {
     cluster.api.get(&format!("{PODS}/{name}"))?.object()
 }
 
+/// Each state that the API server has had of a pod since this one.
+pub(crate) fn states_since(cluster: &Cluster, pod: &Value) -> Result<Vec<Value>> {
+    let of = |key: &str| pod["metadata"][key].as_str().with_context(|| format!("it has no {key}"));
+    let (name, version) = (of("name")?, of("resourceVersion")?);
+    let named = format!("fieldSelector=metadata.name={name}&resourceVersion={version}");
+    let changes = cluster.api.get(&format!("{PODS}?watch=true&timeoutSeconds=3&{named}"))?.object()?;
+    // One alone is JSON as a whole.
+    let lines = changes.as_str().map_or_else(|| changes.to_string(), str::to_owned);
+    lines.lines().map(|line| Ok(serde_json::from_str::<Value>(line)?["object"].take())).collect()
+}
+
 /// What is reported of a pod's containers.
 pub(crate) fn containers(pod: &Value) -> Vec<Value> {
     pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default()
@@ -63,10 +87,19 @@ pub(crate) fn metric(metrics: &str, series: &str) -> Option<u64> {
     metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
+/// The same, which has to be there.
+pub(crate) fn read_metric(cluster: &Cluster, series: &str) -> Result<u64> {
+    metric(&metrics(cluster)?, series).with_context(|| format!("no {series}"))
+}
+
+/// The lines of the agent's log that these lines of the node's console have, where that is JSON.
+pub(crate) fn records(lines: &[String]) -> impl Iterator<Item = Value> {
+    lines.iter().filter_map(|line| serde_json::from_str(line.split_once(" stdout F ")?.1).ok())
+}
+
 /// What the agent reads of memory, as the kubelet computes it: bytes.
 pub(crate) fn available(cluster: &Cluster) -> Result<u64> {
-    let series = "plimsoll_signal_available{eviction_signal=\"memory.available\"}";
-    metric(&metrics(cluster)?, series).with_context(|| format!("no {series}"))
+    read_metric(cluster, "plimsoll_signal_available{eviction_signal=\"memory.available\"}")
 }
 
 /// Whether all containers of a pod have ended.
