@@ -141,9 +141,9 @@ pub fn send_runtime(socket: impl AsFd, number: u8, connection: &Result<OwnedFd, 
 }
 
 /// Asks for the manifests of static pods, by a way of their own ([`messages_pair`]). What it asks is under way when this
-/// returns; without waiting, as [`send`].
+/// returns; without waiting, as [`send`]. By `sendto`, the one call for that which `services` may make.
 pub fn ask_for_manifests(way: impl AsFd) -> Result<(), Errno> {
-    send_all(way, &[LOOK], &[])
+    rustix::net::send(way, &[LOOK], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Answers with a manifest that is not the last one, as [`send`] does.

@@ -103,7 +103,7 @@ impl Node {
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  priority: {priority}\n  containers:\n  \
              - name: main\n    image: {IMAGE}\n    resources: {resources}\n"
         );
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(file)?;
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(file)?;
         file.write_all(manifest.as_bytes())?;
         // generatePodName in pkg/kubelet/config/common.go.
         let node = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
