@@ -107,19 +107,21 @@ pub(crate) fn project(file: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     Ok((found[0], found[3]))
 }
 
-/// `quotactl_fd(2)` with `Q_GETQUOTA`: bytes and inodes that a project takes of the file system that `on` is on, which may
-/// be open as a path alone.
+/// `quotactl_fd(2)` with `Q_XGETQUOTA`: bytes and inodes that a project takes of the file system that `on` is on, which may
+/// be open as a path alone. Not with `Q_GETQUOTA`, for which the mount has to be writable (`quotactl_cmd_write()`,
+/// fs/quota/quota.c): in the mounts of a service it mostly is not.
 pub(crate) fn project_quota(on: BorrowedFd<'_>, project: u32) -> Result<(u64, u64), Errno> {
-    /// `struct if_dqblk` (linux/quota.h): eight words of 64 bits and one of 32. Bytes in use are the third, for every file
-    /// system (`copy_to_if_dqblk()`, fs/quota/quota.c), and inodes the sixth.
-    type Quota = [u64; 9];
-    /// `QCMD(Q_GETQUOTA, PRJQUOTA)`.
-    const GET: u32 = 0x80_0007 << 8 | 2;
+    /// `struct fs_disk_quota` (linux/dqblk_xfs.h), 112 bytes: the sixth word of 64 bits is what is in use, in units of 512
+    /// bytes for every file system (`copy_to_xfs_dqblk()`), and the seventh are inodes.
+    type Quota = [u64; 14];
+    const UNIT: u64 = 512;
+    /// `QCMD(Q_XGETQUOTA, PRJQUOTA)`.
+    const GET: u32 = ((b'X' as u32) << 8 | 3) << 8 | 2;
     let mut found = Quota::default();
     // SAFETY: `found` has room for the structure, which the call fills; any bytes are valid there, and it lives across the
     // call.
     outcome(unsafe { libc::syscall(libc::SYS_quotactl_fd, on.as_raw_fd(), GET, project, &raw mut found) })?;
-    Ok((found[2], found[5]))
+    Ok((found[5].saturating_mul(UNIT), found[6]))
 }
 
 /// `seccomp(2)` for all threads of this process, which must have no new privileges; the kernel logs what is refused.
