@@ -33,12 +33,12 @@ pub(super) struct Report {
     table: Option<Table>,
 }
 
-/// A test that failed and passed each time when it was repeated at once.
+/// A test that failed and passed when it was repeated at once.
 struct Flaky {
     test: String,
     /// With what it ran on.
     name: String,
-    /// Of all its runs.
+    /// Of both runs.
     outcomes: String,
 }
 
@@ -114,7 +114,7 @@ impl Report {
         self.row(name, Word::Failed, why);
     }
 
-    /// It failed, and passed each time when it was repeated at once. Whether that is accepted is judged at the end.
+    /// It failed, and passed when it was repeated at once. Whether that is accepted is judged at the end.
     pub(super) fn flaky(&mut self, test: &str, name: &str, outcomes: &str) {
         println!("FLAKY {name}: {outcomes}");
         self.flaky.push(Flaky { test: test.into(), name: name.into(), outcomes: outcomes.into() });
@@ -246,7 +246,7 @@ impl Report {
         }
     }
 
-    /// Reports what was flaky, each with all outcomes, and what failed, each with its last lines and where the whole log is,
+    /// Reports what was flaky, each with both outcomes, and what failed, each with its last lines and where the whole log is,
     /// and counts all.
     pub(super) fn close(&self) -> ExitCode {
         print!("{}", self.closing());

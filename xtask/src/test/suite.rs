@@ -397,7 +397,7 @@ fn skipped(boot: &Boot, on: &str, report: &mut Report) -> Option<Vec<String>> {
 enum Outcome {
     Pass,
     Fail(String),
-    /// It failed, and passed each time when it was repeated at once.
+    /// It failed, and passed when it was repeated at once.
     Flaky(String),
     NotRun(String),
 }
