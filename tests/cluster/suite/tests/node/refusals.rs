@@ -172,8 +172,9 @@ fn busy(turn: &Turn) -> Result<(Unfinished, Made<'_>)> {
     let all = json!({
         "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true,
     });
+    // The first one is reserved.
     let schema = json!({
-        "matchingPrecedence": 1,
+        "matchingPrecedence": 2,
         "priorityLevelConfiguration": {"name": NAME},
         "rules": [{"subjects": [account], "resourceRules": [all]}],
     });
