@@ -2,8 +2,11 @@
 
 use crate::{NodeError, sys};
 use rustix::io::Errno;
-use rustix::process::setpriority_process;
+use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
 use std::path::Path;
+
+/// The nice value of most weight.
+const BEST_NICE: i32 = -20;
 
 /// What the calling thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +36,25 @@ pub fn raise_this_thread(level: Level) -> Priority {
     };
     match sys::set_round_robin(level) {
         Ok(()) => Priority::RoundRobin,
-        // No process named means the calling thread.
-        Err(refused) => match setpriority_process(None, -20) {
+        Err(refused) => match prefer_this_thread() {
             Ok(()) => Priority::Nice(refused),
             Err(errno) => Priority::Unchanged(errno),
         },
     }
+}
+
+/// Lets threads of this process ask for [`prefer_this_thread`] without `CAP_SYS_NICE`. Needs `CAP_SYS_RESOURCE`.
+pub fn permit_preference() -> Result<(), Errno> {
+    // getrlimit(2), RLIMIT_NICE: 20 less the nice value.
+    let limit = Some(u64::from(20 + BEST_NICE.unsigned_abs()));
+    setrlimit(Resource::Nice, Rlimit { current: limit, maximum: limit })
+}
+
+/// Gives the calling thread the best nice value: it stays ordinary, but hundreds of others that run do not keep it from a
+/// CPU for seconds.
+pub fn prefer_this_thread() -> Result<(), Errno> {
+    // No process named means the calling thread.
+    setpriority_process(None, BEST_NICE)
 }
 
 /// Has the calling thread run, and read from disks, only where no other one would. Gives what was refused.
@@ -56,4 +72,24 @@ pub fn set_oom_score_adj(value: i16) -> Result<(), NodeError> {
         source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         advice: "Lowering it needs CAP_SYS_RESOURCE",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities;
+    use rustix::process::getpriority_process;
+
+    #[test]
+    fn a_thread_without_capabilities_is_preferred_where_that_was_permitted() {
+        let is_permitted = permit_preference().is_ok();
+        assert_eq!(is_permitted, capabilities::held().expect("capabilities").contains(&capabilities::SYS_RESOURCE));
+        let thread = std::thread::spawn(move || {
+            capabilities::keep_only(&[]).expect("dropped");
+            let is_preferred = prefer_this_thread().is_ok();
+            assert_eq!(is_preferred, is_permitted);
+            assert_eq!(getpriority_process(None) == Ok(BEST_NICE), is_preferred);
+        });
+        thread.join().expect("the thread");
+    }
 }

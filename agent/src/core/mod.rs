@@ -332,7 +332,11 @@ fn start_inventory(inventory: inventory::Thread, startup_report: StartupReport) 
     std::thread::Builder::new()
         .name("inventory".into())
         .stack_size(INVENTORY_STACK)
-        .spawn(move || inventory.serve(startup_report))
+        .spawn(move || {
+            // A decision waits for its walks.
+            let _ = priority::prefer_this_thread();
+            inventory.serve(startup_report);
+        })
         .context("cannot start the inventory thread")
 }
 
@@ -463,6 +467,8 @@ fn settle(troubles: &mut Vec<String>) -> anyhow::Result<(Worker, Locked)> {
     if let priority::Priority::Unchanged(errno) = priority::raise_this_thread(priority::Level::Watching) {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
+    // For the inventory thread, which has no capability for that. Refused, it has to wait for a CPU like others.
+    let _ = priority::permit_preference();
     keep_capabilities()?;
     Ok((writer, locked))
 }
