@@ -18,7 +18,7 @@ use super::sampling::Sample;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// One on tasks alone has more time: a fork bomb keeps the CPUs busy, and the inventory thread waits for them like others;
 /// what is left below the threshold is for that.
-const PATIENCE_FOR_TASKS: Duration = Duration::from_secs(2);
+const PATIENCE_FOR_TASKS: Duration = Duration::from_secs(5);
 /// A walk is new for so long at least: longer than a decision waits then for figures of what it found.
 const NEW_FOR: Duration = Duration::from_millis(250);
 /// It is new for so many times as long as it took, as the inventory thread takes one part in so many of a CPU for walks.
@@ -129,7 +129,7 @@ mod tests {
     fn a_walk_is_asked_for_once_and_waited_for_until_it_is_done() {
         let mut walking = Walking::new(false);
         assert!(walking.begin(at(1000)) && !walking.begin(at(1001)));
-        for (is_on_tasks, now, until) in [(false, 1000, 1100), (false, 1099, 1100), (true, 2999, 3000)] {
+        for (is_on_tasks, now, until) in [(false, 1000, 1100), (false, 1099, 1100), (true, 5999, 6000)] {
             assert_eq!(walking.wait(is_on_tasks, at(now)), Some(at(until)));
         }
         walking.done(at(1002));
