@@ -20,9 +20,9 @@ use crate::pods::{Pods, Rank};
 use crate::seen::Seen;
 use crate::storage::Storage;
 use crate::{
-    Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Measurer, Patterns, Pod, PodFacts, PodIdentity, PodMessage,
-    PodStorage, Protected, SLOTS, SliceFacts, SlicePlace, StorageLimit, StorageMessage, Update, discover, slices,
-    workload_of,
+    Bounds, Discovery, Facts, Found, MOST_PARTS, MOST_PODS, Mark, Measurer, PathEnd, Patterns, Pod, PodFacts,
+    PodIdentity, PodMessage, PodStorage, Protected, SLOTS, SliceFacts, SlicePlace, StorageLimit, StorageMessage,
+    Update, discover, slices, workload_of,
 };
 
 /// Where an inventory sends what it finds.
@@ -128,7 +128,7 @@ pub struct Inventory {
     replaced: Vec<Arc<PodStorage>>,
     free: Vec<u32>,
     slices: Vec<Option<slices::Read>>,
-    marks: Vec<Option<(CgroupId, u8)>>,
+    marks: Vec<Option<Mark>>,
     walk: u64,
     /// How often a workload came or went.
     revision: u64,
@@ -562,7 +562,11 @@ impl Inventory {
         discovery.refused.extend(of_pods.map(|found| found.path));
         sink.trouble("mark", unmarked(&discovery, self.marks.len()));
         let depth = |path: &[u8]| u8::try_from(path.split(|byte| *byte == b'/').count()).unwrap_or(u8::MAX);
-        let mut marks = discovery.workloads.iter().map(|found| (found.id, depth(&found.path)));
+        let mut marks = discovery.workloads.iter().map(|found| Mark {
+            slice: found.id,
+            level: depth(&found.path),
+            path: PathEnd::of(&found.path),
+        });
         for (index, known) in (0..).zip(&mut self.marks) {
             let mark = marks.next();
             if *known != mark {

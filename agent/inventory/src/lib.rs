@@ -59,4 +59,4 @@ pub use storage::{
 pub use table::{Observed, SLOTS, Table, Unobserved, Workload};
 pub use termination::Termination;
 pub use throttle::{Change, Ended, Stall, Throttle};
-pub use update::{Facts, SliceFacts, SliceFigures, Update};
+pub use update::{Facts, Mark, SliceFacts, SliceFigures, Update};

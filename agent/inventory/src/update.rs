@@ -6,7 +6,7 @@ use plimsoll_node::cgroup::{Handle, PageCache};
 use plimsoll_policy::{Key, Owner, SliceSet};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
-use crate::{Pod, PodStorage};
+use crate::{PathEnd, Pod, PodStorage};
 
 /// A workload's handle and slow figures.
 #[derive(Debug)]
@@ -49,6 +49,17 @@ pub struct SliceFigures {
     pub cache: PageCache,
 }
 
+/// A slice that the kernel itself brakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The slice.
+    pub slice: CgroupId,
+    /// Its depth below the root.
+    pub level: u8,
+    /// What names it.
+    pub path: PathEnd,
+}
+
 /// One change for the table.
 #[derive(Debug)]
 pub enum Update {
@@ -59,8 +70,8 @@ pub enum Update {
     /// What the pod takes of disks that is the workload with this key; absent where nothing was measured. The sender keeps
     /// another reference for as long as this one is held, so that the table never frees it.
     Storage(Key, Option<Arc<PodStorage>>),
-    /// A slice that the kernel itself brakes, by place, with its depth below the root.
-    Mark(u8, Option<(CgroupId, u8)>),
+    /// A slice that the kernel itself brakes, by place.
+    Mark(u8, Option<Mark>),
     /// A slice that is new or changed, by its index; `None`: it does not exist, or has no limit.
     Slice(u8, Option<SliceFacts>),
 }

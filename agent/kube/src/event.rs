@@ -40,8 +40,8 @@ pub(crate) fn namespace(pod: Option<&PodReference>) -> &str {
     pod.map_or(NAMESPACE, |pod| &pod.namespace)
 }
 
-/// The event of this node's agent. Its name is that of what it is about and the time of the last, as client-go's recorder makes
-/// it, so that a second one is refused.
+/// The event of this node's agent. Its name is that of what it is about and a time, as client-go's recorder makes it: that of
+/// the first, which stays while more are counted, so that the same is refused where it is sent again.
 pub(crate) fn event(content: Content<'_>, node: &str) -> Event {
     let Content { pod, reason, message, kind, first, last, count } = content;
     let about = match pod {
@@ -62,7 +62,7 @@ pub(crate) fn event(content: Content<'_>, node: &str) -> Event {
     };
     Event {
         metadata: ObjectMeta {
-            name: Some(name_of(pod.map_or(node, |pod| &pod.name), last)),
+            name: Some(name_of(pod.map_or(node, |pod| &pod.name), first)),
             namespace: Some(namespace(pod).into()),
             ..ObjectMeta::default()
         },

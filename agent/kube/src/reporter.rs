@@ -151,6 +151,9 @@ impl Reporter {
             while let Ok(decision) = report.decisions.try_recv() {
                 self.take(decision);
             }
+            while let Ok(incident) = report.incidents.try_recv() {
+                self.notes.add(Note::Incident(incident));
+            }
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {
                 // Where nothing receives it, it ends with what sends reports.

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
+use plimsoll_inventory::{Mark, PathEnd};
 use plimsoll_sense::{BrakeMark, MAX_BRAKES, SenseError, Source};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 
@@ -15,8 +16,8 @@ use super::resume::Resumer;
 pub(super) struct KernelBrake {
     /// No hold is longer.
     most: Duration,
-    /// Slices with their depth below the root, by place.
-    marks: [Option<(CgroupId, u8)>; MAX_BRAKES],
+    /// Slices, by place.
+    marks: [Option<Mark>; MAX_BRAKES],
     /// The threshold below which the kernel stops processes in them; absent where it stops none.
     set: Option<Bytes>,
     held: Option<MonotonicNs>,
@@ -36,11 +37,16 @@ impl KernelBrake {
     }
 
     /// A slice to be marked from the next [`Self::set`] on.
-    pub(super) fn mark(&mut self, index: u8, mark: Option<(CgroupId, u8)>) {
+    pub(super) fn mark(&mut self, index: u8, mark: Option<Mark>) {
         if let Some(place) = self.marks.get_mut(usize::from(index)) {
             *place = mark;
             self.set = None;
         }
+    }
+
+    /// What names such a slice.
+    pub(super) fn path(&self, slice: CgroupId) -> Option<PathEnd> {
+        self.marks.iter().flatten().find(|mark| mark.slice == slice).map(|mark| mark.path)
     }
 
     /// The kernel stopped a process at `at`.
@@ -110,7 +116,7 @@ impl KernelBrake {
         }
         let marked = self.marks.iter().flatten();
         let marks: ArrayVec<BrakeMark, MAX_BRAKES> = marked
-            .map(|(slice, level)| BrakeMark { slice: *slice, level: *level, kubelet: Bytes::ZERO, mem_available })
+            .map(|&Mark { slice, level, path: _ }| BrakeMark { slice, level, kubelet: Bytes::ZERO, mem_available })
             .collect();
         // Once: what cannot be marked now cannot be marked in a second either.
         self.set = Some(mem_available);
@@ -148,6 +154,10 @@ mod tests {
         }
     }
 
+    fn mark(id: u64, level: u8) -> Mark {
+        Mark { slice: CgroupId(id), level, path: PathEnd::of(b"system.slice") }
+    }
+
     fn at(seconds: u64) -> MonotonicNs {
         MonotonicNs(0).after(Duration::from_secs(seconds))
     }
@@ -156,7 +166,8 @@ mod tests {
     fn the_marks_come_back_after_every_hold() {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(2), None), Marked::default());
         assert!(brake.set(&mut source, Bytes::mib(1)).is_ok() && source.0.is_empty(), "nothing is to be marked");
-        brake.mark(3, Some((CgroupId(7), 1)));
+        brake.mark(3, Some(mark(7, 1)));
+        assert_eq!([7, 8].map(|id| brake.path(CgroupId(id))), [Some(PathEnd::of(b"system.slice")), None]);
         for hold in 0..2 {
             for _ in 0..3 {
                 brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
@@ -177,7 +188,7 @@ mod tests {
     #[test]
     fn a_threshold_that_moved_is_marked_anew() {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
-        brake.mark(0, Some((CgroupId(7), 1)));
+        brake.mark(0, Some(mark(7, 1)));
         for (mib, times) in [(100, 1), (100, 1), (90, 2), (90, 2), (100, 3)] {
             brake.set(&mut source, Bytes::mib(mib)).expect("it takes them");
             assert_eq!(source.0.len(), times, "{mib}");
@@ -188,11 +199,11 @@ mod tests {
     fn a_slice_that_comes_or_goes_is_marked_anew() {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
         for (index, mark, expected) in [
-            (0, Some((CgroupId(7), 1)), vec![7]),
-            (1, Some((CgroupId(8), 2)), vec![7, 8]),
+            (0, Some(mark(7, 1)), vec![7]),
+            (1, Some(mark(8, 2)), vec![7, 8]),
             (0, None, vec![8]),
             // There is no such place: nothing changes.
-            (200, Some((CgroupId(9), 1)), vec![8]),
+            (200, Some(mark(9, 1)), vec![8]),
         ] {
             brake.mark(index, mark);
             brake.set(&mut source, Bytes::ZERO).expect("it takes them");

@@ -16,8 +16,10 @@ use tokio::time::Instant;
 /// How long after one was written the next one of its kind is, as a client's recorder aggregates events of ten minutes
 /// (client-go's `defaultAggregateIntervalInSeconds`).
 pub(super) const PERIOD: Duration = Duration::from_mins(10);
-/// So many kinds of each reason wait or rest at most. Of what happens to more pods no event is written.
+/// Of so many pods, for each reason, events wait or rest at most. Of what happens to more no event is written.
 const MOST: usize = 64;
+/// How far apart the times of a kind are at least: [`Note::at`] tells reasons apart within it.
+const APART: Duration = Duration::from_nanos(4);
 
 /// A part of the agent that does not work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +101,8 @@ impl Note {
         if let Self::Incident(incident) = self { incident.pod.as_ref() } else { None }
     }
 
-    /// When it happened. The time is in the name of the event, which another reason, or an eviction, of the same millisecond
-    /// must not have.
+    /// When it happened. The time of the first is in the name of the event, which another reason, or an eviction, of the same
+    /// millisecond must not have.
     fn at(&self) -> Timestamp {
         let Self::Incident(Incident { at, reason, .. }) = self else { return Timestamp::now() };
         at.saturating_add(Duration::from_nanos(1 + *reason as u64)).unwrap_or(*at)
@@ -128,6 +130,8 @@ struct Open {
     /// The last one.
     note: Note,
     series: Option<Series>,
+    /// The time of the last one, also of those that are written.
+    latest: Timestamp,
     /// Not before this the next one is written.
     rests: Instant,
     retry: Retry,
@@ -144,16 +148,24 @@ impl Notes {
         self.0.retain(|open| open.series.is_some() || open.rests > now);
         let place = match self.0.iter().position(|open| open.note.is_of_kind(&note)) {
             Some(place) => place,
-            None if self.0.iter().filter(|open| open.note.reason() == note.reason()).count() >= MOST => return,
+            None if note.pod().is_some() && self.pods_with(note.reason()) >= MOST => return,
             None => {
-                self.0.push(Open { note: note.clone(), series: None, rests: now, retry: Retry::new(now) });
+                let (latest, retry) = (Timestamp::MIN, Retry::new(now));
+                self.0.push(Open { note: note.clone(), series: None, latest, rests: now, retry });
                 self.0.len() - 1
             }
         };
         let open = &mut self.0[place];
+        // Several may be of one millisecond, or the clock was set back: no two events have the same name.
+        let at = at.max(open.latest.saturating_add(APART).unwrap_or(at));
+        open.latest = at;
         let series = open.series.get_or_insert(Series { first: at, last: at, count: 0 });
         (series.last, series.count) = (at, series.count.saturating_add(1));
         open.note = note;
+    }
+
+    fn pods_with(&self, reason: &str) -> usize {
+        self.0.iter().filter(|open| open.note.pod().is_some() && open.note.reason() == reason).count()
     }
 
     /// What is to be written, and when.
@@ -262,6 +274,30 @@ mod tests {
     }
 
     #[test]
+    fn what_happened_in_one_millisecond_is_counted_once_whenever_it_is_written_and_however_often() {
+        run(async {
+            let answers = std::sync::atomic::AtomicU32::default();
+            // The first answer of each object is lost: the object is there.
+            let (client, log) =
+                server(move |asked| match answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 2 {
+                    0 => refused(504, "Timeout", "lost"),
+                    _ => refused(409, "AlreadyExists", &asked.path),
+                });
+            let mut reporter = Reporter::new(client, "n1".into(), None);
+            for _ in 0..2 {
+                reporter.notes.add(incident(IncidentReason::LostRace, Some("web"), ""));
+                until(&mut reporter, |_| log.lock().expect("no test failed with it").len() % 2 == 1).await;
+                reporter.notes.add(incident(IncidentReason::LostRace, Some("web"), ""));
+                until(&mut reporter, |it| it.notes.due().next().is_none()).await;
+            }
+            let log = log.lock().expect("no test failed with it");
+            let names: Vec<_> = log.iter().map(|asked| &asked.body["metadata"]["name"]).collect();
+            assert_eq!((names.len(), names[0], names[2]), (4, names[1], names[3]));
+            assert_ne!(names[0], names[2]);
+        });
+    }
+
+    #[test]
     fn what_happens_to_a_pod_is_one_event_of_the_pod_for_each_reason_with_the_words_of_the_last() {
         run(async {
             let (client, log) = server(accepts);
@@ -306,9 +342,10 @@ mod tests {
                 reporter.notes.add(incident(IncidentReason::Braked, Some(&pod.to_string()), ""));
             }
             reporter.notes.add(incident(IncidentReason::LostRace, Some("0"), ""));
+            reporter.notes.add(incident(IncidentReason::Braked, None, ""));
             reporter.degrade(vec![RUNTIME]);
             until(&mut reporter, |it| it.notes.due().next().is_none()).await;
-            assert_eq!(events(&log).len(), MOST + 2);
+            assert_eq!(events(&log).len(), MOST + 3);
             reporter.notes.add(incident(IncidentReason::Braked, Some("another"), ""));
             assert_eq!(reporter.notes.due().count(), 0, "they rest");
             tokio::time::advance(PERIOD).await;

@@ -183,7 +183,7 @@ impl Thread {
 mod tests {
     use super::*;
     use plimsoll_state::handover::messages_pair;
-    use rustix::net::{RecvFlags, SendFlags, recv, send};
+    use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
     use std::process::{Child, Command};
 
     fn at(ms: u64) -> MonotonicNs {
@@ -275,7 +275,8 @@ mod tests {
         assert_eq!(services.cgroups().collect::<Vec<_>>(), [b"where it was started"]);
         services.follow(at(3), false, true);
         assert_eq!(services.cgroups().next(), process::cgroup_path(None));
-        drop(supervisor);
+        // Its descriptor may be open for a moment longer, in a child that another test has just forked.
+        shutdown(&supervisor, Shutdown::Both).expect("it is open");
         services.follow(at(4), false, false);
         assert_eq!((services.due(), services.way.is_none()), (None, true));
         assert_eq!(services.cgroups().count(), 1, "what is known stays");

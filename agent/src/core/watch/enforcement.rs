@@ -14,6 +14,7 @@ use plimsoll_policy::{Action, Key, Scope, Why};
 use plimsoll_state::{Kept, Record as RunRecord};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use rtrb::Consumer;
+use rustix::io::Errno;
 
 use super::super::inventory::Request;
 use super::super::kernel_brake::KernelBrake;
@@ -294,7 +295,10 @@ impl Watch {
                 self.job_reclaimed(now);
                 let is_all = outcome == Reclaimed::All;
                 self.reporting.send(EnforcementRecord::Reclaimed { cgroup, asked, all: is_all });
-                self.happened(IncidentKind::Reclaimed { asked, is_all }, &[Some(cgroup)]);
+                // For any other reason the kernel was asked for nothing.
+                if is_all || matches!(outcome, Reclaimed::Less(Fault::Write { errno: Errno::AGAIN, .. })) {
+                    self.happened(IncidentKind::Reclaimed { asked, is_all }, &[Some(cgroup)]);
+                }
                 trigger.because(Cause::FollowUp);
             }
         }

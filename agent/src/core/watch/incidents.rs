@@ -12,7 +12,7 @@ use super::Watch;
 impl Watch {
     /// Something happened in the cgroup with this lineage.
     pub(super) fn happened(&mut self, what: IncidentKind, lineage: &[Option<CgroupId>]) {
-        if self.enforcement.acts() {
+        if self.enforcement.acts() && self.evictions.has_room_beside() {
             let of = self.place_of(lineage);
             let incident = Incident { what, of, wall_ms: wall_ms() };
             self.evictions.hand_over_beside(CoreMessage::Incident(incident), &self.workloads.handle);
@@ -49,7 +49,7 @@ impl Watch {
     fn slice_path(&self, id: CgroupId) -> Option<PathEnd> {
         let slices = self.workloads.table.slices();
         let slice = slices.iter().map(|(_, slice)| &slice.handle).find(|handle| handle.id() == id);
-        slice.map(|handle| PathEnd::of(handle.path()))
+        slice.map(|handle| PathEnd::of(handle.path())).or_else(|| self.enforcement.kernel_brake.path(id))
     }
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::super::triggers::Trigger;
     use super::*;
     use core::time::Duration;
-    use plimsoll_inventory::{Facts, Pod, Update};
+    use plimsoll_inventory::{Facts, Mark, Pod, Update};
     use plimsoll_node::cgroup::Handle;
     use plimsoll_node::clock::monotonic;
     use plimsoll_policy::Uid;
@@ -160,6 +160,15 @@ mod tests {
         }
         let what = IncidentKind::Reclaimed { asked: Bytes::mib(3), is_all: true };
         assert_eq!(found, [(what, IncidentOf::Pod(Uid(7)))]);
+    }
+
+    #[test]
+    fn a_process_that_the_kernel_stopped_is_handed_over_with_what_names_its_slice() {
+        let mut scene = Scene::new(1);
+        let (slice, path) = (CgroupId(9), PathEnd::of(b"system.slice/backup.slice"));
+        scene.watch.enforcement.kernel_brake.mark(0, Some(Mark { slice, level: 2, path }));
+        scene.watch.notice(&Wake::Stopped { tgid: 7, slice, at: monotonic() }, &mut Trigger::new(monotonic()));
+        assert_eq!(incidents(&mut scene), [(IncidentKind::Stopped, IncidentOf::Cgroup { id: Some(slice), path })]);
     }
 
     #[test]

@@ -227,11 +227,17 @@ impl Evictions {
 
     /// Hands over a message that is not named again, where half of the way is left for those that are.
     pub(in crate::core::watch) fn hand_over_beside(&mut self, message: CoreMessage, handle: &InventoryHandle) {
-        if let Some(way) = self.way.as_mut().filter(|way| way.slots() > MESSAGES / 2)
+        if self.has_room_beside()
+            && let Some(way) = &mut self.way
             && way.push(message).is_ok()
         {
             handle.request(Request::Inform);
         }
+    }
+
+    /// Whether there is room for such a message.
+    pub(in crate::core::watch) fn has_room_beside(&self) -> bool {
+        self.way.as_ref().is_some_and(|way| way.slots() > MESSAGES / 2)
     }
 
     /// Hands over what is due, as far as there is room, and forgets what is over and durable.
