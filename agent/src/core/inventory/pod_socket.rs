@@ -176,6 +176,7 @@ mod tests {
     use plimsoll_policy::kubelet::Reclaim;
     use plimsoll_state::handover;
     use plimsoll_units::{Bytes, MonotonicNs};
+    use rustix::net::{Shutdown, shutdown};
 
     #[test]
     fn messages_are_taken_some_at_a_time_and_what_is_none_is_counted() {
@@ -192,7 +193,8 @@ mod tests {
         let taken = std::iter::repeat_with(|| socket.receive().messages.len()).take_while(|count| *count > 0);
         let taken: Vec<_> = taken.collect();
         assert!(taken.iter().all(|count| *count <= BATCH) && taken.iter().sum::<usize>() == sent, "{sent} {taken:?}");
-        drop(services);
+        // Its descriptor may be open for a moment longer, in a child that another test has just forked.
+        shutdown(&services, Shutdown::Both).expect("it is open");
         assert_eq!(socket.receive(), Received { is_over: true, ..Received::default() });
     }
 
@@ -258,7 +260,7 @@ mod tests {
         assert_eq!(CoreMessage::decode(&buffer[..length]), Some(order));
         let full = (0..100_000).find_map(|_| socket.send(&order).err());
         assert_eq!(full, Some(Errno::AGAIN), "it waits for no reader");
-        drop(services);
+        shutdown(&services, Shutdown::Both).expect("it is open");
         assert!(matches!(socket.send(&order), Err(Errno::PIPE | Errno::CONNRESET)));
     }
 
@@ -295,7 +297,7 @@ mod tests {
         let (mut pods, mut said) = (Some(PodSocket::new(core)), Said::default());
         assert!(learn(&mut pods, &mut inventory, &mut said).is_none() && pods.is_some());
         // The supervisor has the same end, and cannot undo this.
-        rustix::net::shutdown(&services, rustix::net::Shutdown::Both).expect("it is connected");
+        shutdown(&services, Shutdown::Both).expect("it is connected");
         assert!(learn(&mut pods, &mut inventory, &mut said).is_some() && pods.is_none());
         assert!(learn(&mut pods, &mut inventory, &mut said).is_none());
         assert_eq!(said.0, ["way from services"]);
