@@ -20,7 +20,7 @@ const NEEDED: [(&str, &str, &str); 4] = [
 ];
 
 /// Seconds from the start of a service until it opens a pipe.
-const AFTER: u32 = 15;
+const AFTER: u32 = 30;
 
 /// Starts a service of system.slice with this name, which runs these words, by a pod that ends with that. No pod of the test
 /// may have the name. The program has to be below /usr, since systemd-run looks for it in the container first.
