@@ -6,6 +6,8 @@ use crate::machine;
 use anyhow::{Context as _, Result};
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::fs;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -16,7 +18,9 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// anything acts on that.
 const LOW: u64 = 200 << 20;
 /// A test makes this file to have the largest of these pods killed, once, when less than the kubelet's threshold is available.
+/// What it has in it is sent to a port of the loopback then, where a proxy has a connection to the API server.
 const KILL: &str = "/run/kill-the-largest-pod-at-the-threshold";
+const PROXY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8001);
 const THRESHOLD: u64 = 101 << 20;
 const PODS: &str = "kubepods.slice/kubepods-burstable.slice";
 
@@ -24,11 +28,11 @@ const PODS: &str = "kubepods.slice/kubepods-burstable.slice";
 ///
 /// Each change is a line that begins with `NODE`: `low` or `back`, and `oom-kills`, with the time in milliseconds since the
 /// machine's boot and what is available in MiB, or how many processes the OOM killer has killed since the boot; and `killed`,
-/// with the time before that.
+/// with the time before the kill and what was sent with it.
 pub(crate) fn start() -> Result<()> {
     // While memory runs out this program's own pages are not to be read anew from a disk.
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).context("cannot lock this program's memory")?;
-    let mut seen = Seen { is_low: false, oom_kills: machine::oom_kills()? };
+    let mut seen = Seen { is_low: false, oom_kills: machine::oom_kills()?, sent: None };
     thread::spawn(move || {
         loop {
             if let Err(error) = seen.look() {
@@ -45,6 +49,8 @@ pub(crate) fn start() -> Result<()> {
 struct Seen {
     is_low: bool,
     oom_kills: u64,
+    /// The last request that was sent. A proxy gives up what it hands on when this is closed.
+    sent: Option<TcpStream>,
 }
 
 impl Seen {
@@ -52,10 +58,12 @@ impl Seen {
         let (available, oom_kills) = (machine::meminfo("MemAvailable")?, machine::oom_kills()?);
         let at = machine::now_ns() / 1_000_000;
         if available < THRESHOLD
-            && fs::remove_file(KILL).is_ok()
+            && let Ok(request) = fs::read(KILL)
             && let Some(pod) = largest()?
         {
             machine::set(pod.join("cgroup.kill"), "1")?;
+            self.sent = Some(send(&request).context("cannot send what a bare kill is to be reported by")?);
+            fs::remove_file(KILL)?;
             println!("NODE killed at={at}");
         }
         if oom_kills != self.oom_kills {
@@ -65,9 +73,15 @@ impl Seen {
         if is_low != self.is_low {
             println!("NODE {} at={at} mib={}", if is_low { "low" } else { "back" }, available >> 20);
         }
-        *self = Self { is_low, oom_kills };
+        (self.is_low, self.oom_kills) = (is_low, oom_kills);
         Ok(())
     }
+}
+
+fn send(request: &[u8]) -> Result<TcpStream> {
+    let mut proxy = TcpStream::connect(PROXY)?;
+    proxy.write_all(request)?;
+    Ok(proxy)
 }
 
 /// The pod with the most memory.

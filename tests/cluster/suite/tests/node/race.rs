@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::timeline::Timeline;
 use crate::turn::Turn;
 use crate::view::{self, IDLE, condition, pod, pod_that_takes};
-use crate::{CONDITION, NODE, PATIENCE, overlay};
+use crate::{CONDITION, NODE, PATIENCE, overlay, service_manager};
 
 /// The variables with how fast the pod grows, in MiB a second, and how often it is run: as fast as it can and once without.
 const RATE: &str = "PLIMSOLL_TEST_RATE";
@@ -28,8 +28,12 @@ const AFTERWARDS: Duration = Duration::from_mins(1);
 /// How often it is looked until something is seen, and afterwards.
 const AT_FIRST: Duration = Duration::from_millis(10);
 const POLL: Duration = Duration::from_millis(200);
-/// With this file the node kills its largest pod at the threshold (`tests/vm/guest/src/node_watch.rs`).
+/// With this file the node kills its largest pod at the threshold and sends what is in it to that port of its loopback
+/// (`tests/vm/guest/src/node_watch.rs`).
 const KILL: &str = "/run/kill-the-largest-pod-at-the-threshold";
+const PROXY: u16 = 8001;
+/// What the console has when that is ready.
+const ARMED: &str = "NODE ready for a bare kill and PATCH";
 /// The condition that is patched without a decision.
 const PATCHED: &str = "PlimsollTestPatched";
 /// How many times as long as after a bare kill of the same pod it may be until memory is back, and as after a bare patch until
@@ -80,7 +84,8 @@ fn p90(all: impl Iterator<Item = Duration>) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Kubelet,
-    /// A kill and a patch as soon as memory is short, without a decision.
+    /// A kill and a patch at the threshold, without a decision. The patch goes the agent's way: from a process of the node
+    /// that has a connection to the API server already.
     Bare,
     Agent,
 }
@@ -115,8 +120,7 @@ struct Outcome {
     freed: Option<Duration>,
     /// Those that did not run on.
     bystanders: Vec<&'static str>,
-    /// Until the API has the condition: from less than 200 MiB available, from the crossing that the agent saw, or from the
-    /// bare patch.
+    /// Until the API has the condition: from the same, or from less than 200 MiB available beside the kubelet alone.
     visible: Option<Duration>,
 }
 
@@ -151,13 +155,11 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
     for name in BYSTANDERS {
         turn.runs(name)?;
     }
-    if side == Side::Bare {
-        let mut asks = pod("asks", &["hog", "anon", "--mib", "1", "--once", KILL]);
-        view::mount_run(&mut asks["spec"]);
-        turn.create(&asks)?;
-        turn.runs("asks")?;
-    }
     let mut console = turn.console(NODE)?;
+    if side == Side::Bare {
+        service_manager::start(turn, "bare", &["/usr/bin/sh", "-c", &bare()])?;
+        console.wait(&[ARMED], PATIENCE)?;
+    }
     let mut grower = pod_that_takes("grower", 4096, variable(RATE, 0));
     grower["spec"]["restartPolicy"] = "Never".into();
     turn.create(&grower)?;
@@ -168,12 +170,12 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
     }
     let (low, mut timeline) = (Instant::now(), Timeline::begin());
     timeline.note("memory", "short".into());
-    if side == Side::Bare {
-        patch(turn, &json!({"type": kind, "status": "True"}))?;
-    }
-    let (mut back, mut visible) = (None, None);
-    let afterwards = if side == Side::Bare { Duration::ZERO } else { AFTERWARDS };
-    while back.is_none_or(|at: Instant| at.elapsed() < afterwards) && low.elapsed() < PATIENCE {
+    let (mut back, mut visible): (Option<Instant>, _) = (None, None);
+    let is_over = |back: Option<Instant>, is_visible: bool| match side {
+        Side::Bare => back.is_some() && is_visible,
+        Side::Kubelet | Side::Agent => back.is_some_and(|at| at.elapsed() >= AFTERWARDS),
+    };
+    while !is_over(back, visible.is_some()) && low.elapsed() < PATIENCE {
         if visible.is_none() && condition(turn, kind)?.is_some_and(|it| it["status"] == "True") {
             visible = Some(low.elapsed());
         }
@@ -189,7 +191,9 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
     }
     back.context("memory never came back")?;
     if side == Side::Bare {
-        patch(turn, &json!({"type": kind, "$patch": "delete"}))?;
+        let change = patch(&json!({"type": kind, "$patch": "delete"}));
+        let removed = turn.api.request("PATCH", &status(), Format::Strategic, &change);
+        removed.and_then(Answer::object)?;
     }
     let figures = |what: &str, key: &str| figures(&console.lines, what, key);
     let oom_kills = figures("oom-kills", "count");
@@ -201,11 +205,9 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
         Side::Agent => crossing(&console),
     };
     let between = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
-    if side == Side::Agent
-        && let Some((after, at)) = visible.zip(acted)
-    {
+    if let Some((after, at)) = visible.zip(acted) {
         // By the host's clock since the console's line was read, which is later than what it says by a few milliseconds.
-        visible = Some(after.checked_sub(between(*from, at)).context("the condition was seen before the crossing")?);
+        visible = Some(after.checked_sub(between(*from, at)).context("the condition was seen before it was written")?);
     }
     let freed_by = freed_by(turn, side, !oom_kills.is_empty())?;
     if freed_by == "plimsoll" {
@@ -228,11 +230,36 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Patches a condition of the node.
-fn patch(turn: &Turn, condition: &Value) -> Result<()> {
-    let change = json!({"status": {"conditions": [condition]}});
-    let patched = turn.api.request("PATCH", &format!("/api/v1/nodes/{NODE}/status"), Format::Strategic, &change);
-    patched.and_then(Answer::object).map(drop)
+/// The path of the node's status.
+fn status() -> String {
+    format!("/api/v1/nodes/{NODE}/status")
+}
+
+/// The patch of a condition of the node.
+fn patch(condition: &Value) -> Value {
+    json!({"status": {"conditions": [condition]}})
+}
+
+/// A script that gives the node what it kills and patches by: kubectl's proxy, which has the kubelet's rights and a connection
+/// to the API server, and the request. It ends the proxy some seconds after the request was sent.
+fn bare() -> String {
+    let change = patch(&json!({"type": PATCHED, "status": "True"})).to_string();
+    let request = format!(
+        "PATCH {} HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\nContent-Type: application/strategic-merge-patch+json\\r\\n\
+         Content-Length: {}\\r\\n\\r\\n{change}",
+        status(),
+        change.len()
+    );
+    format!(
+        "PATH=/usr/bin
+/opt/kubernetes/kube kubectl proxy --kubeconfig=/etc/kubernetes/kubelet.conf --port={PROXY} &
+until busybox wget -q -O /dev/null http://127.0.0.1:{PROXY}/api/v1/nodes/{NODE}; do sleep 1; done
+printf '{request}' > {KILL}.new && mv {KILL}.new {KILL}
+echo {ARMED} > /dev/console
+while [ -e {KILL} ]; do sleep 1; done
+sleep 10
+kill $!"
+    )
 }
 
 /// When the agent saw the first crossing for which it acted, in milliseconds since the machine's boot.
