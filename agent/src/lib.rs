@@ -11,6 +11,7 @@
 #![cfg(target_os = "linux")]
 
 mod acting;
+mod answering;
 mod apart;
 mod broker;
 mod check;

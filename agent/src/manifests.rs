@@ -1,28 +1,30 @@
 //! The manifests of static pods, which mostly root alone may read (kubeadm writes them so).
 //!
 //! `services` opens none of them. A thread of the supervisor does when it is asked, and hands descriptors over: what is in the
-//! files is read by `services`, which is confined, and not by a process of root's whose memory is locked. Nothing else waits
-//! for that thread: a disk may not answer.
+//! files is read by `services`, which is confined, and not by a process of root's whose memory is locked. A thread of its own
+//! does so there. Nothing else waits for either thread: a disk may not answer.
 //!
 //! A symbolic link is followed, as the kubelet does: what can write there has the kubelet run any pod as root.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use plimsoll_pods::{Pod, read_manifest};
 use plimsoll_report::text::printable;
-use plimsoll_state::handover;
-use rustix::event::{PollFd, PollFlags, poll};
+use plimsoll_state::handover::{self, Manifests};
+use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use tokio::sync::mpsc;
+
+use crate::answering::{Answering, PAUSE, sent, wait};
 
 /// So many files at most, more than twice the pods that a node has by default.
 pub(crate) const MOST_FILES: usize = 256;
@@ -30,11 +32,7 @@ pub(crate) const MOST_FILES: usize = 256;
 const MOST_BYTES: u64 = 3 << 19;
 /// Characters of what is said of a file: a parser may repeat what is in it.
 const CHARACTERS: usize = 500;
-/// After each answer. What was asked meanwhile is one question: `services` is not trusted.
-const PAUSE: Duration = Duration::from_secs(1);
-/// So many questions are one at most: they may come without end.
-const MOST_QUESTIONS: usize = 64;
-/// The thread's stack, locked like all memory of the supervisor as far as it is used.
+/// The supervisor's thread's stack, locked like all memory of the supervisor as far as it is used.
 const STACK: usize = 256 << 10;
 
 /// Opens what is at this path, as the kubelet does (pkg/kubelet/config/file.go): a file, or in a directory the files whose names
@@ -56,19 +54,17 @@ fn open(path: &Path, mut take: impl FnMut(&[u8], Result<OwnedFd, String>)) -> Re
     }
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = openat(CWD, path, how, Mode::empty()).map_err(at_path)?;
-    let mut names = Vec::new();
+    let (mut names, mut has_more) = (BTreeSet::new(), false);
     for entry in Dir::read_from(&directory).map_err(at_path)? {
         let entry = entry.map_err(at_path)?;
         if !entry.file_name().to_bytes().starts_with(b".") {
-            names.push(entry.file_name().to_owned());
+            names.insert(entry.file_name().to_owned());
         }
         if names.len() > MOST_FILES {
-            break;
+            names.pop_last();
+            has_more = true;
         }
     }
-    let has_more = names.len() > MOST_FILES;
-    names.truncate(MOST_FILES);
-    names.sort();
     for name in names {
         if let Some(file) = open_file(&directory, &name) {
             take(name.to_bytes(), file);
@@ -106,7 +102,7 @@ fn too_long() -> String {
 ///
 /// # Errors
 /// Why it cannot be, in one line.
-pub(crate) fn parse(file: OwnedFd) -> Result<Pod, String> {
+fn parse(file: OwnedFd) -> Result<Pod, String> {
     let mut bytes = Vec::new();
     File::from(file).take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > MOST_BYTES {
@@ -135,7 +131,7 @@ fn sentence(name: &[u8], why: &str) -> String {
 
 /// What is wrong, by the name of the file: each is logged once, for as long as it stays so.
 #[derive(Debug, Default)]
-pub(crate) struct Troubles {
+struct Troubles {
     before: BTreeMap<Vec<u8>, String>,
     now: BTreeMap<Vec<u8>, String>,
 }
@@ -150,42 +146,26 @@ impl Troubles {
     }
 
     /// Logs it.
-    pub(crate) fn warn(&mut self, name: &[u8], why: &str) {
+    fn warn(&mut self, name: &[u8], why: &str) {
         if let Some(sentence) = self.note(name, why) {
             tracing::warn!("manifests of static pods: {sentence}; what such a pod requests is known from a list alone");
         }
     }
 
     /// All files were looked at.
-    pub(crate) fn end(&mut self) {
+    fn end(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
 }
 
-/// Has a thread answer at `way` with what is at this path, until its other end is closed.
-pub(crate) fn serve(way: OwnedFd, path: PathBuf) -> std::io::Result<()> {
-    let answer = move || {
-        let mut troubles = Troubles::default();
-        while asked(&way) && hand_over(&way, &path, &mut troubles) {
-            thread::sleep(PAUSE);
-        }
-    };
-    thread::Builder::new().name("manifests".into()).stack_size(STACK).spawn(answer).map(drop)
-}
-
-/// Waits until it is asked, and takes the questions that are there; false: there will be none.
-fn asked(way: &OwnedFd) -> bool {
-    let mut questions = 0;
-    loop {
-        match recv(way, &mut [0; 1][..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return false,
-            Ok(_) if questions < MOST_QUESTIONS => questions += 1,
-            Ok(_) => return true,
-            Err(Errno::AGAIN) if questions > 0 => return true,
-            Err(Errno::AGAIN | Errno::INTR) => _ = poll(&mut [PollFd::new(way, PollFlags::IN)], None),
-            Err(_) => return false,
-        }
-    }
+/// The end for a new `services` of a way to a thread that answers with what is at this path, until that end is closed.
+///
+/// # Errors
+/// Where no thread can be started, or those for earlier ones still wait for a disk.
+pub(crate) fn serve(answering: &mut Answering, path: PathBuf) -> std::io::Result<OwnedFd> {
+    let mut troubles = Troubles::default();
+    let thread = thread::Builder::new().name("manifests".into()).stack_size(STACK);
+    answering.begin(thread, PAUSE, move |way| hand_over(way, &path, &mut troubles))
 }
 
 /// Answers once; false: the other end is closed.
@@ -202,13 +182,43 @@ fn hand_over(way: &OwnedFd, path: &Path, troubles: &mut Troubles) -> bool {
     is_open && sent(way, || handover::send_manifests_end(way))
 }
 
-/// Sends it, once there is room; false: the other end is closed.
-fn sent(way: &OwnedFd, send: impl Fn() -> Result<(), Errno>) -> bool {
+/// Has a thread of `services` read what is handed over at `way`: what is in a file may be on a disk that does not answer. Gives
+/// all that can be read of each answer, and last why there will be none.
+///
+/// # Errors
+/// Where no thread can be started.
+pub(crate) fn receive(way: Arc<OwnedFd>) -> std::io::Result<mpsc::Receiver<Result<Vec<Pod>, Errno>>> {
+    let (answers, received) = mpsc::channel(1);
+    let read = move || {
+        let mut troubles = Troubles::default();
+        loop {
+            let answer = read_answer(&way, &mut troubles);
+            let is_last = answer.is_err();
+            if answers.blocking_send(answer).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("manifests".into()).spawn(read)?;
+    Ok(received)
+}
+
+/// Reads all manifests of the next answer, as many as there may be at most.
+fn read_answer(way: &OwnedFd, troubles: &mut Troubles) -> Result<Vec<Pod>, Errno> {
+    let mut pods = Vec::new();
     loop {
-        match send() {
-            Ok(()) => return true,
-            Err(Errno::AGAIN | Errno::INTR) => _ = poll(&mut [PollFd::new(way, PollFlags::OUT)], None),
-            Err(_) => return false,
+        match handover::receive_manifests(way) {
+            Ok(Manifests::File { name, file }) => match parse(file) {
+                Ok(pod) if pods.len() < MOST_FILES => pods.push(pod),
+                Ok(_) => {}
+                Err(why) => troubles.warn(&name, &why),
+            },
+            Ok(Manifests::End) => {
+                troubles.end();
+                return Ok(pods);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::IN, None),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -216,11 +226,12 @@ fn sent(way: &OwnedFd, send: impl Fn() -> Result<(), Errno>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_state::handover::{Manifests, messages_pair};
+    use crate::answering::{answer_all, asked, tests::await_end};
+    use plimsoll_state::handover::messages_pair;
     use rustix::fs::mknodat;
     use std::fs::write;
     use std::os::unix::fs::symlink;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     fn manifest(name: &str) -> String {
         format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c}}]}}\n")
@@ -273,9 +284,12 @@ mod tests {
         }
         let (pods, troubles) = read(folder.path());
         assert_eq!((pods.len(), troubles), (MOST_FILES, Vec::new()));
-        write(folder.path().join("more"), manifest("a")).expect("writable");
+        // The first ones by their names are read, in whichever order the file system has them.
+        for number in 0..MOST_FILES {
+            write(folder.path().join(format!("more{number}")), manifest("more")).expect("writable");
+        }
         let (pods, troubles) = read(folder.path());
-        assert_eq!((pods.len(), troubles.len()), (MOST_FILES, 1), "{troubles:?}");
+        assert_eq!((names(&pods), troubles.len()), (vec!["a"; MOST_FILES], 1), "{troubles:?}");
     }
 
     #[test]
@@ -308,7 +322,9 @@ mod tests {
         let (services, way) = messages_pair().expect("sockets");
         // As little room as the kernel gives.
         rustix::net::sockopt::set_socket_send_buffer_size(&way, 1).expect("it is ours");
-        serve(way, folder.path().to_owned()).expect("a thread starts");
+        let path = folder.path().to_owned();
+        let mut troubles = Troubles::default();
+        thread::spawn(move || answer_all(&way, Duration::ZERO, |way| hand_over(way, &path, &mut troubles)));
         assert_eq!(handover::receive_manifests(&services).err(), Some(Errno::AGAIN), "nothing was asked");
         for _ in 0..2 {
             handover::ask_for_manifests(&services).expect("room");
@@ -327,26 +343,25 @@ mod tests {
             }
         }
         assert_eq!(read, (0..MOST_FILES).map(|number| format!("a{number}")).collect::<Vec<_>>());
-        let ended = Instant::now();
-        handover::ask_for_manifests(&services).expect("room");
-        while handover::receive_manifests(&services).is_err() && ended.elapsed() < Duration::from_mins(1) {
-            thread::yield_now();
-        }
-        assert!(ended.elapsed() > PAUSE / 2, "the next answer comes after a pause");
     }
 
     #[test]
-    fn questions_that_come_without_end_are_answered_and_those_that_waited_are_one() {
+    fn of_what_is_handed_over_without_end_no_more_is_kept() {
         let (services, way) = messages_pair().expect("sockets");
-        for _ in 0..=MOST_QUESTIONS {
-            handover::ask_for_manifests(&services).expect("room");
-        }
-        assert!(asked(&way));
-        assert_eq!(handover::receive_request(&way).err(), Some(Errno::AGAIN), "all are taken");
-        let flood = thread::spawn(move || while handover::ask_for_manifests(&services) != Err(Errno::PIPE) {});
-        assert!(asked(&way), "it does not take them for ever");
-        drop(way);
-        flood.join().expect("no panic");
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = folder.path().join("a");
+        write(&path, manifest("a")).expect("writable");
+        let hostile = thread::spawn(move || {
+            for _ in 0..=MOST_FILES {
+                let file = std::fs::File::open(&path).expect("it is there");
+                assert!(sent(&way, || handover::send_manifest(&way, b"a", &file)));
+            }
+            assert!(sent(&way, || handover::send_manifests_end(&way)));
+        });
+        let read = read_answer(&services, &mut Troubles::default()).expect("it has an end");
+        assert_eq!(names(&read), vec!["a"; MOST_FILES]);
+        hostile.join().expect("no panic");
+        assert_eq!(read_answer(&services, &mut Troubles::default()).err(), Some(Errno::PIPE));
     }
 
     #[test]
@@ -359,5 +374,8 @@ mod tests {
         drop(services);
         assert!(!hand_over(&way, folder.path(), &mut Troubles::default()), "it is sent to nothing");
         assert!(!asked(&way));
+        let mut answering = Answering::default();
+        drop(serve(&mut answering, folder.path().to_owned()).expect("a thread starts"));
+        await_end(&answering);
     }
 }

@@ -35,6 +35,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::acting::Locks;
+use crate::answering::Answering;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
 use crate::manifests;
@@ -155,7 +156,9 @@ struct Supervisor {
     scanner: Option<Linked>,
     broker: Option<Linked>,
     /// Threads that have for the scanner what the kernel counts for projects.
-    quotas: quotas::Answering,
+    quotas: Answering,
+    /// Threads that open manifests of static pods for `services`.
+    manifests: Answering,
     observes_disks: bool,
     /// Processes that were killed and left, and have not ended yet.
     left: Vec<Child>,
@@ -320,7 +323,8 @@ impl Supervisor {
             services: needs_services.then(|| ChildProcess::new("services")),
             scanner: Linked::scanner(&configuration),
             broker: Linked::broker(&configuration),
-            quotas: quotas::Answering::default(),
+            quotas: Answering::default(),
+            manifests: Answering::default(),
             observes_disks,
             left: Vec::new(),
             cores: 0,
@@ -533,15 +537,14 @@ impl Supervisor {
     fn start_services(&mut self) -> std::io::Result<()> {
         let mut command = self.command("services");
         let Some(services) = &mut self.services else { return Ok(()) };
+        let manifests = manifests(&mut self.manifests, &self.configuration);
+        if let Some(way) = &manifests {
+            command.arg("--manifests").arg(way.as_raw_fd().to_string());
+        }
         if let Some(account) = &self.service_account {
             // Its alone.
             fcntl_setfd(account, FdFlags::empty())?;
             command.arg("--service-account").arg(account.as_raw_fd().to_string());
-        }
-        let manifests = manifests(&self.configuration);
-        if let Some(way) = &manifests {
-            fcntl_setfd(way, FdFlags::empty())?;
-            command.arg("--manifests").arg(way.as_raw_fd().to_string());
         }
         let launched = launch(services, command, |(send, receive)| (receive, send));
         if let Some(account) = &self.service_account {
@@ -556,8 +559,7 @@ impl Supervisor {
 
     fn start_scanner(&mut self) {
         let mut command = self.command("scanner");
-        let quotas = self.quotas.begin(self.configuration.kubelet_root());
-        let quotas = quotas.and_then(|way| Ok(fcntl_setfd(&way, FdFlags::empty()).map(|()| way)?));
+        let quotas = quotas::serve(&mut self.quotas, self.configuration.kubelet_root()).and_then(inheritable);
         match &quotas {
             Ok(way) => _ = command.arg("--quotas").arg(way.as_raw_fd().to_string()),
             Err(error) => tracing::warn!(%error, "project quotas are not read until the scanner is started again"),
@@ -677,13 +679,17 @@ impl Supervisor {
 }
 
 /// The end for a new `services` of a way to a thread that opens manifests of static pods; absent where none are read.
-fn manifests(configuration: &Configuration) -> Option<OwnedFd> {
-    let path = configuration.static_pods()?;
-    let started = handover::messages_pair().map_err(std::io::Error::from).and_then(|(services, way)| {
-        manifests::serve(way, path)?;
-        Ok(services)
-    });
-    started.inspect_err(|error| tracing::warn!(%error, "manifests of static pods are not read")).ok()
+fn manifests(answering: &mut Answering, configuration: &Configuration) -> Option<OwnedFd> {
+    let way = manifests::serve(answering, configuration.static_pods()?).and_then(inheritable);
+    way.inspect_err(|error| {
+        tracing::warn!(%error, "manifests of static pods are not read until services is started again");
+    })
+    .ok()
+}
+
+fn inheritable(way: OwnedFd) -> std::io::Result<OwnedFd> {
+    fcntl_setfd(&way, FdFlags::empty())?;
+    Ok(way)
 }
 
 /// This program's file; where an upgrade put another in its place, or that path is one of a container, this program as the

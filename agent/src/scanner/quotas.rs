@@ -2,36 +2,33 @@
 //! ([decision 23](../../docs/decisions/0023-project-quotas.md)).
 //!
 //! The kernel gives that to CAP_SYS_ADMIN alone, which the scanner must not have. A thread of the supervisor, which nothing
-//! else waits for, since a disk may not answer, reads it when the scanner asks, once in a round. A question is one byte; an
-//! answer is as many messages as it takes, and an empty one.
+//! else waits for, since a disk may not answer, reads it when the scanner asks, once in a round. An answer ends with an empty
+//! message.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_node::project::{self, Project, Taken};
-use plimsoll_state::handover;
 use plimsoll_storage::{PodDirectories, PodName, volume_projects};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
+
+use crate::answering::{Answering, PAUSE, sent, wait};
 
 /// The list of projects and their directories (projects(5)).
 pub(crate) const LIST: &str = "/etc/projects";
 /// The longest message, in bytes, and how many figures fit, whose names have 63 bytes each at most.
 const MESSAGE: usize = 4096;
 const FIGURES: usize = 24;
-/// From one answer to the next, however often is asked.
-const LEAST: Duration = Duration::from_secs(1);
 /// How long the scanner waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that wait for a disk for scanners that have ended, and the one that answers.
-const THREADS: usize = 3;
 /// The thread's stack, of which what is used is locked like all memory of the supervisor.
 const STACK: usize = 128 << 10;
 
@@ -117,33 +114,22 @@ fn count(directory: &OwnedFd, number: u32) -> Result<Option<Taken>, Errno> {
     project::taken(directory, number).map(Some)
 }
 
-/// The threads that answer, one for each scanner.
-#[derive(Debug, Default)]
-pub(crate) struct Answering(Vec<JoinHandle<()>>);
+/// The end for a new scanner of a way to a thread that answers until that end is closed.
+///
+/// # Errors
+/// Where no thread can be started, or those for earlier scanners still wait for a disk.
+pub(crate) fn serve(answering: &mut Answering, kubelet: PathBuf) -> io::Result<OwnedFd> {
+    serve_by(answering, PAUSE, move || read(Path::new(LIST), &kubelet))
+}
 
-impl Answering {
-    /// The end for a new scanner of a way to a thread that answers until that end is closed.
-    ///
-    /// # Errors
-    /// Where no thread can be started, or those for earlier scanners still wait for a disk.
-    pub(crate) fn begin(&mut self, kubelet: PathBuf) -> io::Result<OwnedFd> {
-        self.begin_by(LEAST, move || read(Path::new(LIST), &kubelet))
-    }
-
-    fn begin_by(
-        &mut self,
-        least: Duration,
-        read: impl FnMut() -> io::Result<Quotas> + Send + 'static,
-    ) -> io::Result<OwnedFd> {
-        self.0.retain(|thread| !thread.is_finished());
-        if self.0.len() >= THREADS {
-            return Err(Errno::BUSY.into());
-        }
-        let (scanner, way) = handover::messages_pair()?;
-        let thread = thread::Builder::new().name("project-quotas".into()).stack_size(STACK);
-        self.0.push(thread.spawn(move || answer(&way, least, read))?);
-        Ok(scanner)
-    }
+fn serve_by(
+    answering: &mut Answering,
+    pause: Duration,
+    mut read: impl FnMut() -> io::Result<Quotas> + Send + 'static,
+) -> io::Result<OwnedFd> {
+    let thread = thread::Builder::new().name("project-quotas".into()).stack_size(STACK);
+    let mut said = Said::Nothing;
+    answering.begin(thread, pause, move |way| answer(way, read(), &mut said))
 }
 
 /// What the log says of what was found, once until that changes.
@@ -180,58 +166,23 @@ impl Said {
     }
 }
 
-/// Answers until the other end is closed, with such a time from one answer to the next.
-fn answer(way: &OwnedFd, least: Duration, mut read: impl FnMut() -> io::Result<Quotas>) {
-    let (mut said, mut answered) = (Said::Nothing, None::<Instant>);
-    while await_question(way) {
-        // Where the other end is closed meanwhile, the next look at it shows that.
-        let rest = answered.map_or(Duration::ZERO, |at| least.saturating_sub(at.elapsed()));
-        if !rest.is_zero() {
-            wait(way, PollFlags::empty(), Some(rest));
-        }
-        let found = read();
-        answered = Some(Instant::now());
-        let new = Said::of(&found);
-        if new != said {
-            new.say();
-            said = new;
-        }
-        let figures = found.map(|quotas| quotas.figures).unwrap_or_default();
-        if !figures.chunks(FIGURES).chain([&[][..]]).all(|part| put(way, part)) {
-            return;
-        }
+/// Answers once with what was found, and logs that where it is something else than before. False: the other end is closed.
+fn answer(way: &OwnedFd, found: io::Result<Quotas>, said: &mut Said) -> bool {
+    let new = Said::of(&found);
+    if new != *said {
+        new.say();
+        *said = new;
     }
+    let figures = found.map(|quotas| quotas.figures).unwrap_or_default();
+    figures.chunks(FIGURES).chain([&[][..]]).all(|part| put(way, part))
 }
 
-/// Waits until something is asked. False: nothing will be.
-fn await_question(way: &OwnedFd) -> bool {
-    loop {
-        match recv(way, &mut [0_u8][..], RecvFlags::DONTWAIT) {
-            Ok((length, _)) => return length > 0,
-            Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::IN, None),
-            Err(_) => return false,
-        }
-    }
-}
-
-/// Sends figures once there is room for them. False: there is no other end any more.
+/// Sends figures once there is room for them. False: the other end is closed.
 fn put(way: &OwnedFd, figures: &[Figure]) -> bool {
     let mut room = [0; MESSAGE];
     // As many as these have room.
     let Ok(bytes) = postcard::to_slice(figures, &mut room) else { return false };
-    loop {
-        match send(way, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(_) => return true,
-            Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::OUT, None),
-            Err(_) => return false,
-        }
-    }
-}
-
-/// Waits for that, for the other end to be closed, or for so long.
-fn wait(way: &OwnedFd, flags: PollFlags, most: Option<Duration>) {
-    let most = most.and_then(|most| Timespec::try_from(most).ok());
-    let _ = poll(&mut [PollFd::new(way, flags)], most.as_ref());
+    sent(way, || send(way, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop))
 }
 
 /// The scanner's end.

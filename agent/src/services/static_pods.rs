@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_config::Configuration;
@@ -18,16 +19,15 @@ use plimsoll_pods::Pod;
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::Critical;
 use plimsoll_report::text::printable;
-use plimsoll_state::handover::{self, Manifests};
+use plimsoll_state::handover;
 use plimsoll_units::counted;
 use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
 
 use super::cluster::node_name;
 use super::journal::Known;
 use super::pod_file::{facts, storage_limits};
-use crate::manifests::{self, MOST_FILES, Troubles};
+use crate::manifests::{self, MOST_FILES};
 
 /// By which a kubelet says where a pod comes from; it overwrites what an author wrote (`kubernetes.io/config.source`,
 /// pkg/kubelet/config/config.go).
@@ -84,18 +84,22 @@ struct Here {
     since: Instant,
 }
 
+/// The way to the supervisor's thread.
+struct Way {
+    questions: Arc<OwnedFd>,
+    /// What a thread of this process reads of each answer.
+    answers: mpsc::Receiver<Result<Vec<Pod>, Errno>>,
+}
+
 /// What is known of static pods, and the way by which manifests come.
 #[derive(Default)]
 pub(super) struct StaticPods {
     /// Absent where none are read, or the supervisor's thread has ended.
-    way: Option<UnixDatagram>,
+    way: Option<Way>,
     node: String,
     kubelet_root: PathBuf,
     here: BTreeMap<Uid, Here>,
     known: Known,
-    /// Those of the answer that is under way.
-    manifests: Vec<Pod>,
-    troubles: Troubles,
     asked: Option<Instant>,
 }
 
@@ -114,10 +118,16 @@ impl Settings {
 }
 
 impl StaticPods {
+    /// Starts the thread that reads, which is confined as the calling one is.
+    ///
     /// # Errors
-    /// Where the way is no socket.
+    /// Where it cannot be started.
     pub(super) fn new(Settings { way, node, kubelet_root }: Settings) -> std::io::Result<Self> {
-        let way = way.map(|way| UnixDatagram::from_std(way.into())).transpose()?;
+        let start = |way| {
+            let questions = Arc::new(way);
+            Ok::<_, std::io::Error>(Way { answers: manifests::receive(Arc::clone(&questions))?, questions })
+        };
+        let way = way.map(start).transpose()?;
         Ok(Self { way, node, kubelet_root, ..Self::default() })
     }
 
@@ -129,9 +139,6 @@ impl StaticPods {
     /// The runtime lists these now. Asks for manifests where they may be of a pod of which nothing is known; `is_listed`: whether
     /// a list has it. Gives whether less is known than before.
     pub(super) fn learn(&mut self, listed: Vec<StaticPod>, is_listed: impl Fn(&Uid) -> bool, now: Instant) -> bool {
-        if self.way.is_none() {
-            return false;
-        }
         let mut before = std::mem::take(&mut self.here);
         self.here = listed
             .into_iter()
@@ -158,7 +165,7 @@ impl StaticPods {
     /// Not by the runtime of tasks, which sends nothing before it has seen that there is room.
     fn ask(&mut self, now: Instant) {
         let Some(way) = &self.way else { return };
-        match handover::ask_for_manifests(way) {
+        match handover::ask_for_manifests(&way.questions) {
             Ok(()) => self.asked = Some(now),
             // As many questions wait as there is room for.
             Err(Errno::AGAIN) => {}
@@ -166,40 +173,29 @@ impl StaticPods {
         }
     }
 
-    fn end(&mut self, why: impl std::fmt::Display) {
+    fn end(&mut self, why: Errno) {
         tracing::warn!("manifests of static pods are not read until services is started again: {why}");
         self.way = None;
     }
 
-    /// Takes manifests in, until an answer is complete that something follows from.
+    /// Takes answers in, until there is one that something follows from.
     pub(super) async fn next(&mut self) {
         loop {
-            let Some(way) = &self.way else { return std::future::pending().await };
-            let received = way.async_io(Interest::READABLE, || Ok(handover::receive_manifests(way)?)).await;
-            match received {
-                Ok(Manifests::File { name, file }) => match manifests::parse(file) {
-                    Ok(pod) if self.manifests.len() < MOST_FILES => self.manifests.push(pod),
-                    Ok(_) => {}
-                    Err(why) => self.troubles.warn(&name, &why),
-                },
-                Ok(Manifests::End) => {
-                    self.troubles.end();
-                    if self.join() {
-                        return;
-                    }
-                }
-                Err(error) => self.end(error),
+            let Some(way) = &mut self.way else { return std::future::pending().await };
+            match way.answers.recv().await.unwrap_or(Err(Errno::PIPE)) {
+                Ok(manifests) if self.join(&manifests) => return,
+                Ok(_) => {}
+                Err(errno) => self.end(errno),
             }
         }
     }
 
     /// Joins what was read to the pods of which nothing is known yet. Gives whether it is of any.
-    fn join(&mut self) -> bool {
-        let manifests = std::mem::take(&mut self.manifests);
+    fn join(&mut self, manifests: &[Pod]) -> bool {
         let Self { here, known: Known { pods, limits }, node, kubelet_root, .. } = self;
         let count = pods.len();
         for (uid, Here { pod, .. }) in here {
-            if let (false, Some(manifest)) = (pods.contains_key(uid), pod.manifest(&manifests, node)) {
+            if let (false, Some(manifest)) = (pods.contains_key(uid), pod.manifest(manifests, node)) {
                 let (facts, of_storage) = pod.facts(manifest, kubelet_root);
                 pods.insert(*uid, facts);
                 limits.insert(*uid, of_storage);
@@ -381,19 +377,21 @@ mod tests {
         drop(supervisor);
         assert!(timeout(Duration::from_millis(50), statics.next()).await.is_err());
         assert!(statics.way.is_none(), "it has ended");
+        assert!(!statics.learn(here(one), |_| false, at(101 * 3600)) && statics.known().pods.len() == 1);
+        assert!(statics.learn(Vec::new(), |_| false, at(102 * 3600)), "what is gone is known no more");
     }
 
     #[tokio::test]
-    async fn what_is_handed_over_without_end_takes_no_more_room() {
+    async fn a_file_whose_disk_does_not_answer_keeps_nothing_else_from_going_on() {
         let (mut statics, supervisor) = statics();
         statics.learn(here(&[(HASH[0], "a-node")]), |_| false, Instant::now());
-        let _ = receive_request(&supervisor);
-        for round in 0..=MOST_FILES {
-            send_manifest(&supervisor, b"a", file(&manifest("b", 1))).expect("room");
-            let _ = timeout(Duration::ZERO, statics.next()).await;
-            assert!(statics.manifests.len() <= MOST_FILES, "{round}");
-        }
-        assert_eq!(statics.manifests.len(), MOST_FILES);
+        let (pipe, disk) = rustix::pipe::pipe().expect("a pipe");
+        send_manifest(&supervisor, b"a", pipe).expect("room");
+        send_manifests_end(&supervisor).expect("room");
+        assert!(timeout(Duration::from_millis(50), statics.next()).await.is_err(), "it waits elsewhere");
+        std::fs::File::from(disk).write_all(manifest("a", 64).as_bytes()).expect("room");
+        next(&mut statics).await;
+        assert_eq!(requests(&statics), [(Uid::of(HASH[0]), Bytes::mib(64))]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::answering::tests::await_end;
 use std::fs;
 use std::sync::mpsc;
 
@@ -16,19 +17,9 @@ fn quotas(figures: Vec<Figure>) -> Quotas {
 fn answering() -> (Answering, Asking, mpsc::Sender<Quotas>) {
     let (answers, answer) = mpsc::channel();
     let mut answering = Answering::default();
-    let way = answering
-        .begin_by(Duration::ZERO, move || answer.recv().map_err(|_| ErrorKind::Other.into()))
-        .expect("a thread");
+    let read = move || answer.recv().map_err(|_| ErrorKind::Other.into());
+    let way = serve_by(&mut answering, Duration::ZERO, read).expect("a thread");
     (answering, Asking::new(way), answers)
-}
-
-/// Waits until all threads have ended.
-fn await_end(answering: &Answering) {
-    let begun = Instant::now();
-    while !answering.0.iter().all(JoinHandle::is_finished) {
-        assert!(begun.elapsed() < Duration::from_mins(1), "{answering:?}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -56,47 +47,6 @@ fn what_is_said_too_late_counts_for_nothing_and_the_next_answer_does() {
     }
     answers.send(quotas(vec![figure(2)])).expect("it waits");
     assert_eq!(asking.ask_within(Duration::from_mins(1)), [figure(2)]);
-}
-
-#[test]
-fn threads_that_wait_for_a_disk_are_bounded_and_nothing_waits_for_them() {
-    let mut answering = Answering::default();
-    let mut hanging = Vec::new();
-    for _ in 0..THREADS {
-        let (answer, answers) = mpsc::channel::<Quotas>();
-        let way = answering.begin_by(Duration::ZERO, move || answers.recv().map_err(|_| ErrorKind::Other.into()));
-        let mut asking = Asking::new(way.expect("a thread"));
-        assert_eq!(asking.ask_within(Duration::from_millis(1)), []);
-        hanging.push(answer);
-    }
-    let refused = answering.begin_by(Duration::ZERO, || Ok(Quotas::default())).expect_err("all of them hang");
-    assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
-    hanging.clear();
-    await_end(&answering);
-    assert!(answering.begin_by(Duration::ZERO, || Ok(Quotas::default())).is_ok());
-}
-
-#[test]
-fn a_scanner_that_asks_without_a_pause_waits_for_the_next_answer() {
-    let mut answering = Answering::default();
-    let least = Duration::from_millis(200);
-    let begun = Instant::now();
-    let way = answering.begin_by(least, || Ok(quotas(vec![figure(1)]))).expect("a thread");
-    let mut asking = Asking::new(way);
-    for _ in 0..2 {
-        assert_eq!(asking.ask_within(Duration::from_mins(1)), [figure(1)]);
-    }
-    assert!(begun.elapsed() >= least);
-    // The rest is not waited for when that scanner has ended.
-    let way = answering.begin_by(Duration::from_hours(1), || Ok(Quotas::default())).expect("a thread");
-    let mut asking = Asking::new(way);
-    for within in [Duration::from_mins(1), Duration::ZERO] {
-        assert_eq!(asking.ask_within(within), []);
-    }
-    assert!(asking.is_outstanding);
-    drop(asking);
-    answering.0.remove(0);
-    await_end(&answering);
 }
 
 #[test]
