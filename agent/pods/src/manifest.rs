@@ -20,14 +20,19 @@ const GRACE_SECONDS: i64 = 30;
 /// the author's counts. A priority class gives no priority: no component resolves it for a static pod.
 ///
 /// The name is the manifest's own: the kubelet appends `-` and the node's name. The UID is empty unless the manifest has one:
-/// a kubelet computes it over its own structures.
+/// a kubelet computes it over its own structures. Of several YAML documents the first one counts.
 ///
 /// # Errors
 /// Where it is no pod with a name, or a quantity in it cannot be read.
 pub fn read_manifest(manifest: &[u8]) -> Result<Pod, ReadError> {
     // Of a key that is repeated the last one counts, as for the kubelet's parser.
     let options = options! { duplicate_keys: DuplicateKeyPolicy::LastWins, with_snippet: false };
-    let read = serde_saphyr::from_slice_with_options(manifest, options).map_err(|error| {
+    // What reads the first document of several takes other encodings, and has signs in place of what is none.
+    let text = str::from_utf8(manifest).map_err(|error| ReadError::whole(1, &error.to_string()))?;
+    let mut bytes = text.as_bytes();
+    let mut documents = serde_saphyr::read_with_options(&mut bytes, options);
+    let first = documents.next().ok_or_else(|| ReadError::whole(1, "there is nothing in it"))?;
+    let read = first.map_err(|error| {
         let error = error.without_snippet();
         let line = error.location().map_or(1, |location| usize::try_from(location.line()).unwrap_or(usize::MAX));
         let why = error.to_string();
@@ -223,5 +228,15 @@ status: {}
     #[test]
     fn of_a_key_that_is_repeated_the_last_one_counts() {
         assert_eq!(read("metadata: {name: a}\nmetadata: {name: b}\n").name, "b");
+    }
+
+    #[test]
+    fn of_several_documents_the_first_one_counts() {
+        for (before, after) in [("", "---\nkind: Other\n"), ("---\n", "...\n"), ("# a comment\n---\n", "---\n[")] {
+            let pod = read(&format!("{before}{ETCD}{after}"));
+            assert_eq!((pod.name.as_str(), pod.memory_request()), ("etcd", Bytes::mib(100)), "{before:?} {after:?}");
+        }
+        let error = read_manifest(b"kind: Other\n---\nkind: Pod\nmetadata: {name: a}\n");
+        assert!(error.is_err(), "a pod that comes later is none of a kubelet's");
     }
 }
