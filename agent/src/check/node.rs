@@ -309,19 +309,20 @@ fn disk_row(role: &'static str, disks: &Disks, left: &[(FileSystem, Result<FsSta
 fn quotas_row(quotas: &Result<Quotas, String>) -> Option<Row> {
     let (is_good, found) = match quotas {
         Ok(Quotas { listed: 0, .. }) => return None,
-        Ok(Quotas { listed, figures, is_refused }) => {
+        Ok(Quotas { listed, figures, refused }) => {
             let volumes = counted(*listed, "volume of a pod", "volumes of pods");
-            let found = if *is_refused {
-                format!("{volumes} in {}, and the kernel gives this process no figures", quotas::LIST)
-            } else {
-                format!("read of {} of {volumes} in {}", figures.len(), quotas::LIST)
+            let found = match refused {
+                Some(errno) => {
+                    format!("{volumes} in {}, and the kernel gives this process no figures: {errno}", quotas::LIST)
+                }
+                None => format!("read of {} of {volumes} in {}", figures.len(), quotas::LIST),
             };
-            (!is_refused, found)
+            (refused.is_none(), found)
         }
         Err(why) => (false, why.clone()),
     };
     let advice = "volumes are scanned, without files that are removed and still open: a list in order, CAP_SYS_ADMIN and \
-                  quotactl_fd(2) are needed";
+                  quotactl_fd(2) of Linux 5.14 are needed";
     Some(row("project quotas", is_good, found, advice))
 }
 

@@ -13,14 +13,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_node::project::{self, Project, Taken};
-use plimsoll_storage::{PodDirectories, PodName, volume_projects};
+use plimsoll_storage::{PodDirectories, PodName, StorageError, volume_projects};
 use rustix::event::PollFlags;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
-use crate::answering::{Answering, PAUSE, sent, wait};
+use crate::answering::{Answering, PAUSE, is_closed, sent, wait};
 
 /// The list of projects and their directories (projects(5)).
 pub(crate) const LIST: &str = "/etc/projects";
@@ -50,8 +50,8 @@ pub(crate) struct Quotas {
     pub(crate) listed: usize,
     /// Of those whose figures the kernel gave.
     pub(crate) figures: Vec<Figure>,
-    /// The kernel gives none to this process.
-    pub(crate) is_refused: bool,
+    /// Why the kernel gives this process none of them.
+    pub(crate) refused: Option<Errno>,
 }
 
 /// Reads the figures of the volumes of pods in the kubelet's directory that the list names. May hang where a disk does.
@@ -78,20 +78,28 @@ fn read_by(
     for volume in volumes {
         let directory = directories.pod(PodName { name: None, uid: &volume.pod });
         let opened = directory.and_then(|directory| directory.volume_with_its_project(&volume.volume));
-        // What cannot be opened, as what is gone, is the scan's to report.
-        let Ok(Some(opened)) = opened else { continue };
-        match count(&opened, volume.number) {
+        let taken = match opened {
+            Ok(Some(opened)) => count(&opened, volume.number),
+            Err(StorageError::File { source, .. }) => Err(source),
+            Ok(None) | Err(_) => Ok(None),
+        };
+        match taken {
             Ok(Some(Taken { bytes, inodes })) => {
                 quotas.figures.push(Figure { pod: volume.pod, volume: volume.volume, bytes, inodes });
             }
-            Err(Errno::PERM) => {
-                quotas.is_refused = true;
+            // It would be so of each volume: a capability is missing, or the kernel has no such call.
+            Err(errno @ (Errno::PERM | Errno::NOSYS)) => {
+                quotas.refused = Some(errno);
                 break;
             }
-            // The directory has another project, or the file system counts none.
+            // A pod may close its own volume.
+            Err(errno @ Errno::ACCESS) => quotas.refused = Some(errno),
+            // The directory has another project, or the file system counts none. What cannot be opened otherwise, as what is
+            // gone, is the scan's to report.
             Ok(None) | Err(_) => {}
         }
     }
+    quotas.refused = quotas.refused.filter(|_| quotas.figures.is_empty());
     Ok(quotas)
 }
 
@@ -137,27 +145,37 @@ fn serve_by(
 enum Said {
     Nothing,
     Read,
-    Refused,
+    Refused(Errno),
     Unreadable(ErrorKind),
 }
 
 impl Said {
     fn of(found: &io::Result<Quotas>) -> Self {
         match found {
-            Ok(quotas) if quotas.is_refused => Self::Refused,
+            Ok(Quotas { refused: Some(errno), .. }) => Self::Refused(*errno),
             Ok(quotas) if quotas.figures.is_empty() => Self::Nothing,
             Ok(_) => Self::Read,
             Err(error) => Self::Unreadable(error.kind()),
         }
     }
 
+    /// Whether what is found now is to be said. Nothing to be read, as while there is no such pod, changes nothing: the next
+    /// one would have it said again.
+    fn changes_to(&mut self, new: Self) -> bool {
+        let is_new = new != *self && new != Self::Nothing;
+        if is_new {
+            *self = new;
+        }
+        is_new
+    }
+
     fn say(self) {
         match self {
             Self::Nothing => {}
             Self::Read => tracing::info!("project quotas are read: volumes that have one are not scanned"),
-            Self::Refused => tracing::warn!(
-                "project quotas are not read: the kernel gives what it counts to CAP_SYS_ADMIN alone, by quotactl_fd(2); \
-                 volumes that have one are scanned"
+            Self::Refused(errno) => tracing::warn!(
+                "project quotas are not read: the kernel gives what it counts to CAP_SYS_ADMIN alone, by quotactl_fd(2) \
+                 from Linux 5.14 on; volumes that have one are scanned: {errno}"
             ),
             Self::Unreadable(why) => {
                 tracing::warn!("project quotas are not read, and volumes are scanned: {LIST}: {why}");
@@ -169,9 +187,8 @@ impl Said {
 /// Answers once with what was found, and logs that where it is something else than before. False: the other end is closed.
 fn answer(way: &OwnedFd, found: io::Result<Quotas>, said: &mut Said) -> bool {
     let new = Said::of(&found);
-    if new != *said {
+    if said.changes_to(new) {
         new.say();
-        *said = new;
     }
     let figures = found.map(|quotas| quotas.figures).unwrap_or_default();
     figures.chunks(FIGURES).chain([&[][..]]).all(|part| put(way, part))
@@ -191,11 +208,13 @@ pub(super) struct Asking {
     way: OwnedFd,
     /// An answer that was not waited for to its end.
     is_outstanding: bool,
+    /// That there will be no answer was logged.
+    has_ended: bool,
 }
 
 impl Asking {
     pub(super) const fn new(way: OwnedFd) -> Self {
-        Self { way, is_outstanding: false }
+        Self { way, is_outstanding: false, has_ended: false }
     }
 
     /// What the kernel counts now. Nothing where that is not known within five seconds; what is said later is of then, and
@@ -208,8 +227,22 @@ impl Asking {
         if self.is_outstanding && self.take(Duration::ZERO).is_none() {
             return Vec::new();
         }
-        self.is_outstanding = send(&self.way, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok();
-        if self.is_outstanding { self.take(patience).unwrap_or_default() } else { Vec::new() }
+        let asked = send(&self.way, &[0], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        self.is_outstanding = asked.is_ok();
+        match asked {
+            Ok(_) => self.take(patience).unwrap_or_default(),
+            Err(errno) => self.fail(errno).unwrap_or_default(),
+        }
+    }
+
+    /// There is no answer; where the other end is closed there will be none, which is logged once.
+    fn fail(&mut self, why: Errno) -> Option<Vec<Figure>> {
+        if is_closed(why) && !std::mem::replace(&mut self.has_ended, true) {
+            tracing::warn!(
+                "nothing is heard of project quotas until the scanner is started again, and volumes are scanned: {why}"
+            );
+        }
+        None
     }
 
     /// An answer to its end, if that comes in time.
@@ -220,7 +253,7 @@ impl Asking {
         loop {
             match recv(&self.way, &mut room[..], RecvFlags::DONTWAIT) {
                 // Its end is no message.
-                Ok((0, _)) => return None,
+                Ok((0, _)) => return self.fail(Errno::PIPE),
                 Ok((length, _)) => {
                     let mut part: Vec<Figure> = postcard::from_bytes(&room[..length]).ok()?;
                     if part.is_empty() {
@@ -236,7 +269,7 @@ impl Asking {
                     }
                     wait(&self.way, PollFlags::IN, Some(left));
                 }
-                Err(_) => return None,
+                Err(errno) => return self.fail(errno),
             }
         }
     }

@@ -1,6 +1,7 @@
 use super::super::{State, text};
 use super::*;
 use crate::check::ROW_CHARACTERS;
+use rustix::io::Errno;
 use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 
@@ -177,16 +178,21 @@ fn project_quotas_have_a_row_where_there_are_some() {
     };
     assert_eq!(last_row(Ok(Quotas::default())).0, "containerfs");
     let figure = quotas::Figure { pod: "a".into(), volume: "b".into(), bytes: 1, inodes: 1 };
-    let read = Quotas { listed: 2, figures: vec![figure], is_refused: false };
-    let refused = Quotas { listed: 1, figures: Vec::new(), is_refused: true };
+    let read = Quotas { listed: 2, figures: vec![figure], refused: None };
+    let refused = Quotas { listed: 1, figures: Vec::new(), refused: Some(Errno::NOSYS) };
     for (quotas, is_good, text) in [
         (Ok(read), true, "read of 1 of 2 volumes of pods in /etc/projects"),
-        (Ok(refused), false, "1 volume of a pod in /etc/projects, and the kernel gives this process no figures"),
+        (
+            Ok(refused),
+            false,
+            "1 volume of a pod in /etc/projects, and the kernel gives this process no figures: \
+             Function not implemented (os error 38)",
+        ),
         (Err("/etc/projects: file too large".to_owned()), false, "/etc/projects: file too large"),
     ] {
         assert_eq!(last_row(quotas), ("project quotas".to_owned(), is_good, text.to_owned()));
     }
-    // As it is gathered.
+    // As it is gathered: what is not there, as of a pod that has gone, is no trouble.
     std::fs::write(here.join("projects"), format!("5:{}/pods/a/volumes/kubernetes.io~empty-dir/b\n", here.display()))
         .expect("a file");
     let (name, is_good, found) = found(&node(here, images(here, here))).pop().expect("there are rows");

@@ -1,6 +1,7 @@
 use super::*;
 use crate::answering::tests::await_end;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc;
 
 fn figure(number: usize) -> Figure {
@@ -10,7 +11,7 @@ fn figure(number: usize) -> Figure {
 }
 
 fn quotas(figures: Vec<Figure>) -> Quotas {
-    Quotas { listed: figures.len(), figures, is_refused: false }
+    Quotas { listed: figures.len(), figures, refused: None }
 }
 
 /// Has a thread answer with what comes by a channel.
@@ -72,18 +73,46 @@ fn a_pod_without_a_user_namespace_and_what_is_not_in_the_list_is_not_asked_for()
     // The kernel has another project for the last one.
     let found = read_by(&list, &kubelet, |_, number| Ok((number != 8).then_some(taken))).expect("it can be read");
     let own = Figure { pod: "own".into(), volume: "listed".into(), bytes: 4096, inodes: 2 };
-    assert_eq!(found, Quotas { listed: 4, figures: vec![own.clone()], is_refused: false });
+    assert_eq!(found, Quotas { listed: 4, figures: vec![own.clone()], refused: None });
     let found = read_by(&list, &kubelet, |_, number| if number == 5 { Ok(Some(taken)) } else { Err(Errno::SRCH) });
     assert_eq!(found.expect("it can be read").figures, [own]);
-    let asked = std::cell::Cell::new(0);
-    let refused = read_by(&list, &kubelet, |_, _| {
-        asked.set(asked.get() + 1);
-        Err(Errno::PERM)
-    });
-    let expected = Quotas { listed: 4, figures: Vec::new(), is_refused: true };
-    assert_eq!((refused.expect("it can be read"), asked.get()), (expected, 1), "the others would be refused, too");
+    for (errno, asks) in [(Errno::PERM, 1), (Errno::NOSYS, 1), (Errno::ACCESS, 2)] {
+        let asked = std::cell::Cell::new(0);
+        let refused = read_by(&list, &kubelet, |_, _| {
+            asked.set(asked.get() + 1);
+            Err(errno)
+        });
+        let expected = Quotas { listed: 4, figures: Vec::new(), refused: Some(errno) };
+        assert_eq!(
+            (refused.expect("it can be read"), asked.get()),
+            (expected, asks),
+            "the others would be refused, too"
+        );
+    }
+    let closed = |_: &OwnedFd, number| if number == 5 { Ok(Some(taken)) } else { Err(Errno::ACCESS) };
+    let found = read_by(&list, &kubelet, closed).expect("it can be read");
+    assert_eq!((found.figures.len(), found.refused), (1, None), "one volume that is closed costs itself alone");
     // This file system's own answer: no directory here has a project.
     assert_eq!(read(&list, &kubelet).expect("it can be read").figures, []);
+}
+
+#[test]
+fn where_this_process_may_not_look_at_volumes_that_is_said() {
+    if rustix::process::geteuid().is_root() {
+        // It may look at all.
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let [list, kubelet] = ["projects", "kubelet"].map(|name| place.path().join(name));
+    let pods = kubelet.join("pods");
+    fs::create_dir_all(pods.join("own")).expect("a directory");
+    let line = format!("5:{}/own/volumes/kubernetes.io~empty-dir/listed\n", pods.display());
+    fs::write(&list, line).expect("a file");
+    let permit = |mode| fs::set_permissions(&pods, fs::Permissions::from_mode(mode)).expect("it is ours");
+    permit(0);
+    let found = read(&list, &kubelet);
+    permit(0o700);
+    assert_eq!(found.expect("it can be read").refused, Some(Errno::ACCESS));
 }
 
 #[test]
@@ -98,14 +127,46 @@ fn what_is_no_list_is_an_error_and_is_not_waited_for() {
 
 #[test]
 fn what_is_found_is_said_by_its_kind() {
-    let refused = Quotas { listed: 1, figures: Vec::new(), is_refused: true };
+    let refused = Quotas { listed: 1, figures: Vec::new(), refused: Some(Errno::PERM) };
     for (found, expected) in [
         (Ok(Quotas::default()), Said::Nothing),
         (Ok(Quotas { listed: 3, ..Quotas::default() }), Said::Nothing),
         (Ok(quotas(vec![figure(1)])), Said::Read),
-        (Ok(refused), Said::Refused),
+        (Ok(refused), Said::Refused(Errno::PERM)),
         (Err(ErrorKind::FileTooLarge.into()), Said::Unreadable(ErrorKind::FileTooLarge)),
     ] {
         assert_eq!(Said::of(&found), expected, "{found:?}");
+    }
+}
+
+#[test]
+fn what_was_said_is_not_said_again_for_each_pod_that_comes_and_goes() {
+    let (refused, mut said) = (Said::Refused(Errno::PERM), Said::Nothing);
+    for (new, is_said) in [
+        (Said::Nothing, false),
+        (refused, true),
+        (Said::Nothing, false),
+        (refused, false),
+        (Said::Read, true),
+        (Said::Nothing, false),
+        (Said::Read, false),
+        (refused, true),
+    ] {
+        assert_eq!(said.changes_to(new), is_said, "{new:?}");
+    }
+}
+
+#[test]
+fn that_there_will_be_no_answer_is_noticed_when_it_is_asked_and_while_one_is_waited_for() {
+    let (_answering, mut asking, answers) = answering();
+    assert_eq!(asking.ask_within(Duration::from_millis(5)), []);
+    assert!(asking.is_outstanding && !asking.has_ended, "it is only slow");
+    drop((asking, answers));
+    for is_outstanding in [false, true] {
+        let (way, other) = plimsoll_state::handover::messages_pair().expect("sockets");
+        drop(other);
+        let mut asking = Asking { is_outstanding, ..Asking::new(way) };
+        assert_eq!(asking.ask_within(Duration::from_mins(1)), []);
+        assert!(asking.has_ended);
     }
 }
