@@ -66,8 +66,8 @@ enum Output {
     /// The same with the distance to memory.max, what is in swap, may be and is compressed there, tasks, restarts of containers,
     /// the UID and the cgroup.
     Wide,
-    /// One object with each container, amounts in bytes, and with what the container runtime says: labels, annotations and
-    /// restarts.
+    /// One object with each container, amounts in bytes, and with what the container runtime says: labels, annotations, images
+    /// and restarts.
     Json,
 }
 
@@ -133,7 +133,8 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     crate::log::print(&printed);
     let too_long = "what some pods take of disks is not shown: it was not measured within 5 s";
     let notes = notes(&configuration, &observer, file, &rows);
-    let unasked = unasked.map(|why| format!("labels, annotations and restarts are not known: {}", printable(&why)));
+    let unasked =
+        unasked.map(|why| format!("labels, annotations, images and restarts are not known: {}", printable(&why)));
     for note in notes.into_iter().chain(disk.is_cut_short.then(|| too_long.to_owned())).chain(unasked) {
         crate::log::complain(&note);
     }

@@ -1,4 +1,4 @@
-//! What the container runtime says of pods beside their cgroups: labels, annotations, and how often containers were
+//! What the container runtime says of pods beside their cgroups: labels, annotations, images, and how often containers were
 //! started. Asked once, for a wide or whole answer alone, and bounded: the author of a pod writes it. And which sandboxes there
 //! are, where manifests of static pods are to be joined to them.
 
@@ -40,6 +40,8 @@ struct OfContainer {
     name: String,
     /// How many of its name the pod had before it: the kubelet's restart count.
     restarts: u32,
+    /// As the pod asks for its image, where the runtime keeps that, else as the kubelet did: mostly by its id.
+    image: Option<String>,
     #[serde(flatten)]
     texts: Texts,
 }
@@ -112,7 +114,7 @@ fn pods(sandboxes: &[Sandbox], containers: &[Container]) -> BTreeMap<Uid, OfRunt
     }
     let mut by_name: Vec<&Container> = containers.iter().collect();
     by_name.sort_by(|one, other| (&one.name, other.attempt).cmp(&(&other.name, one.attempt)));
-    for Container { sandbox, name, attempt, labels, annotations, .. } in by_name {
+    for Container { sandbox, name, attempt, image, labels, annotations, .. } in by_name {
         let Some(pod) = uids.get(sandbox.as_str()).and_then(|uid| pods.get_mut(uid)) else { continue };
         let name = text(name).0;
         let is_known = pod.containers.iter().any(|known| known.name == name);
@@ -121,7 +123,8 @@ fn pods(sandboxes: &[Sandbox], containers: &[Container]) -> BTreeMap<Uid, OfRunt
         }
         if pod.containers.len() < MOST_CONTAINERS {
             let texts = Texts::of(labels, annotations);
-            pod.containers.push(OfContainer { name, restarts: *attempt, texts });
+            let image = image.names().next().map(|image| text(image).0);
+            pod.containers.push(OfContainer { name, restarts: *attempt, image, texts });
         } else {
             pod.texts.is_cut_short = true;
         }
@@ -174,17 +177,23 @@ mod tests {
             attempt,
             ..container(id, sandbox, name, ContainerState::Exited)
         };
-        let containers = [of("d", "a", "app", 1), of("e", "b", "app", 7), of("f", "b", "app", 6), of("g", "b", "a", 0)];
+        let mut newest = of("e", "b", "app", 7);
+        newest.image.requested = Some("shop/app:1\u{1b}".to_owned());
+        newest.image.id = Some("sha256:0".to_owned());
+        let containers = [of("d", "a", "app", 1), newest, of("f", "b", "app", 6), of("g", "b", "a", 0)];
         for sandboxes in [[old.clone(), new.clone(), other.clone()], [new, other, old]] {
             let pods = pods(&sandboxes, &containers);
             let pod = &pods[&Uid::of("1")];
             assert_eq!(pod.restarts(), "a=0,app=7");
             let empty = json!({});
-            let of = |name, restarts| json!({"name": name, "restarts": restarts, "labels": empty, "annotations": empty, "is_cut_short": false});
+            let of = |name, restarts, image: Option<&str>| {
+                json!({"name": name, "restarts": restarts, "image": image, "labels": empty, "annotations": empty,
+                    "is_cut_short": false})
+            };
             assert_eq!(
                 json!(pod),
                 json!({"attempt": 2, "labels": {"app": "new"}, "annotations": {"note": "x"}, "is_cut_short": false,
-                    "containers": [of("a", 0), of("app", 7)]})
+                    "containers": [of("a", 0, None), of("app", 7, Some("shop/app:1\\u{1b}"))]})
             );
             assert_eq!(pods[&Uid::of("2")], OfRuntime::default());
         }

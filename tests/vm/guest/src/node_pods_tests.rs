@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// A pod whose container was started again is shown with its labels and annotations, and with its restarts. `check` names the
+/// A pod whose container was started again is shown with its labels, annotations and image, and with its restarts. `check` names the
 /// static pod beside it.
 pub(crate) fn what_the_runtime_says() -> Result<()> {
     let mut node = Node::new()?;
@@ -38,6 +38,7 @@ pub(crate) fn what_the_runtime_says() -> Result<()> {
     ensure!(said["annotations"]["kubernetes.io/config.source"] == "api", "annotations: {said}");
     let containers = said["containers"].as_array().context("a list of containers")?;
     ensure!(containers.len() == 1 && containers[0]["restarts"] == 1, "containers: {said}");
+    ensure!(containers[0]["image"] == IMAGE, "its image: {said}");
     ensure!(containers[0]["labels"]["io.kubernetes.container.name"] == "main", "labels of the container: {said}");
     let wide = shown("wide")?;
     let line =
