@@ -79,9 +79,21 @@ fn read_again(turn: &Turn, name: &str, is_reclaimed: bool) -> Result<u64> {
         least_of_kernel >> 20
     ));
     ensure!((reclaims > 0) == is_reclaimed, "{reclaims} reclaims");
+    let reported = if is_reclaimed {
+        let what = "what was taken back is reported";
+        wait_for(what, PATIENCE, || Ok(Some(reported(turn, &found)?).filter(|events| !events.is_empty())))?
+    } else {
+        reported(turn, &found)?
+    };
+    ensure!(reported.len() <= usize::from(is_reclaimed), "{reported:?}");
     ensure!(least_of_kernel > HIGH << 20, "the kernel's estimate is below the threshold, too");
     turn.kubectl(&["delete", "pod", name, "--grace-period=1", "--timeout=4m"])?;
     Ok(of_kubelet)
+}
+
+/// The events of page cache that was taken back from it.
+fn reported(turn: &Turn, pod: &Value) -> Result<Vec<Value>> {
+    view::events(turn, pod, "PlimsollReclaimed")
 }
 
 /// Past the test harness, which keeps to itself what a test prints that passes.

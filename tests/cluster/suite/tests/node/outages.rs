@@ -150,6 +150,7 @@ fn an_eviction_is_recorded_once_by_the_next_agent_where_the_first_one_is_killed_
     let [event] = &events[..] else { panic!("{} events: {events:?}", events.len()) };
     assert_eq!((&event["reason"], &event["count"]), (&json!("Evicted"), &json!(1)), "{event}");
     assert_eq!(event["involvedObject"]["uid"], orphan["metadata"]["uid"], "{event}");
+    assert_eq!(event["metadata"]["annotations"]["starved_resource"], "memory", "{event}");
     turn.runs("bystander").expect("it runs on");
 }
 
@@ -159,9 +160,10 @@ fn kills_the_agent(turn: &Turn, pod: &Value, pipe: &Pipe) -> Result<String> {
     let script = format!(
         "set -e
 agent=$(container)
+events=$(echo /sys/fs/cgroup/kubepods.slice/*/*-pod{uid}.slice/cgroup.events)
 sleep 30
 {}
-until grep -q 'populated 0' /sys/fs/cgroup/kubepods.slice/*/*-pod{uid}.slice/cgroup.events; do sleep 0.1; done
+timeout 300 sh -c \"while grep -qs 'populated 1' $events; do sleep 0.1; done\"
 echo 1 > $agent/cgroup.kill
 echo NODE agent killed > /dev/console",
         pipe.opening()

@@ -4,6 +4,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 use plimsoll_cluster_suite::wait_for;
+use serde_json::Value;
 
 use crate::eviction::{SETTLED, never_restarted};
 use crate::turn::Turn;
@@ -17,6 +18,8 @@ const HELD: &str = "300";
 const REQUESTED: &str = "400Mi";
 /// MiB that the service goes on below the threshold: less than a pod holds.
 const BEYOND: u64 = 150;
+/// MiB that it takes beyond all that is available: less than a pod holds.
+const TOO_MUCH: u64 = 200;
 /// MiB a second: slow enough that the service's cgroup is known before memory is short.
 const RATE: &str = "30";
 /// Seconds until it ends, half of which it grows.
@@ -57,7 +60,41 @@ fn where_pods_pay_for_a_service_that_is_stopped_and_the_pod_of_the_lowest_priori
     // Counted with the next heartbeat.
     wait_for("the service was stopped", PATIENCE, || Ok((stopped(&turn)? > before).then_some(())))
         .expect("in the kernel");
+    let braked = reported(|| view::events_of_node(&turn, "PlimsollBraked")).expect("an event of the node");
+    assert!(braked["message"].as_str().is_some_and(|it| it.contains("system.slice/braked.service")), "{braked}");
     turn.pressure_ends().expect("there is room");
+}
+
+/// As installed, and the service takes more than there is: the kernel ends a pod, whose `oom_score_adj` puts it first.
+#[test]
+fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_victim_has_an_event_of_that() {
+    let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, "")).expect("it is installed");
+    two_pods(&turn).expect("they run");
+    let all = view::available(&turn).expect("it is known") >> 20;
+    let mib = (all + TOO_MUCH).to_string();
+    let grow = [PROGRAM, "hog", "anon", "--mib", &mib, "--rate", RATE, "--hold", HOLD];
+    service_manager::start(&turn, "fills", &grow).expect("it is started");
+    let pods = ["low", "high"].map(|name| view::stored(&turn, name).expect("it is there"));
+    let of_either = || {
+        let events = pods.iter().map(|pod| view::events(&turn, pod, "PlimsollLostRace"));
+        Ok(events.collect::<Result<Vec<_>>>()?.concat())
+    };
+    let lost = reported(of_either).expect("an event of a pod");
+    let message = lost["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("The OOM killer was first: the node was out of memory, and it killed process "),
+        "{lost}"
+    );
+    assert!(message.contains("(plimsoll-guest) of the pod, which had ") && lost["type"] == "Warning", "{lost}");
+    turn.pressure_ends().expect("it ends with the service");
+    for name in ["low", "high"] {
+        assert_eq!(evictions(&turn, name).expect("a list"), 0, "{name}");
+    }
+}
+
+/// The first of these events, once there is one.
+fn reported(events: impl Fn() -> Result<Vec<Value>>) -> Result<Value> {
+    wait_for("it is reported", PATIENCE, || Ok(events()?.into_iter().next()))
 }
 
 /// Two pods within their requests, alike but for the priority. Without that the younger one, which has the high one, would

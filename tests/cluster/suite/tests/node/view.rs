@@ -110,7 +110,15 @@ pub(crate) fn ends(pod: &Value) -> bool {
 
 /// The events of an object with this reason.
 pub(crate) fn events(cluster: &Cluster, object: &Value, reason: &str) -> Result<Vec<Value>> {
-    let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+    events_of(cluster, object["metadata"]["uid"].as_str().unwrap_or_default(), reason)
+}
+
+/// Those of the node with this reason: its UID in them is its name.
+pub(crate) fn events_of_node(cluster: &Cluster, reason: &str) -> Result<Vec<Value>> {
+    events_of(cluster, NODE, reason)
+}
+
+fn events_of(cluster: &Cluster, uid: &str, reason: &str) -> Result<Vec<Value>> {
     let path = format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={uid},reason={reason}");
     Ok(cluster.api.get(&path)?.object()?["items"].as_array().cloned().unwrap_or_default())
 }
