@@ -154,6 +154,10 @@ impl Reporter {
             while let Ok(incident) = report.incidents.try_recv() {
                 self.notes.add(Note::Incident(incident));
             }
+            // They go first, also where they come together with an eviction.
+            if report.conditions.has_changed().unwrap_or(false) {
+                self.take_conditions(&mut report.conditions).await;
+            }
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {
                 // Where nothing receives it, it ends with what sends reports.
@@ -164,10 +168,7 @@ impl Reporter {
                     Some(decision) => self.take(decision),
                     None => return,
                 },
-                Ok(()) = report.conditions.changed() => {
-                    let conditions = report.conditions.borrow_and_update().clone();
-                    self.set_conditions(conditions).await;
-                }
+                Ok(()) = report.conditions.changed() => self.take_conditions(&mut report.conditions).await,
                 Ok(()) = report.pods.changed() => self.pods.clone_from(&report.pods.borrow_and_update()),
                 Ok(()) = report.node.changed() => {
                     let view = *report.node.borrow_and_update();
@@ -204,6 +205,11 @@ impl Reporter {
             self.outcomes.push(Outcome::Over(dropped.entry));
         }
         self.outbox.push(Open::new(entry, Instant::now()));
+    }
+
+    async fn take_conditions(&mut self, conditions: &mut watch::Receiver<Option<Vec<Condition>>>) {
+        let conditions = conditions.borrow_and_update().clone();
+        self.set_conditions(conditions).await;
     }
 
     /// Conditions that are as the node's object has them already keep the time that it has.

@@ -364,23 +364,27 @@ fn what_was_given_up_before_it_was_written_is_not_written() {
 }
 
 #[test]
-fn a_decision_is_taken_in_before_the_next_write() {
+fn a_decision_is_taken_in_before_the_next_write_and_a_condition_is_written_before_an_eviction() {
     run(async {
         let (client, log) = server(accepts);
         let ((decide, decisions), (outcomes, _came)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         for decision in [Decision::Evicted(eviction("web")), Decision::GivenUp(Uid::of(&eviction("web").uid))] {
             decide.send(decision).expect("it is received");
         }
+        let memory = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
+        let (_of_conditions, conditions) = watch::channel(Some(vec![memory]));
         let report = Report {
             decisions,
-            conditions: watch::channel(None).1,
+            conditions,
             pods: watch::channel(None).1,
             node: watch::channel(None).1,
             degraded: watch::channel(Vec::new()).1,
             incidents: mpsc::channel(1).1,
         };
         let _ = timeout(Duration::from_mins(1), reporting(client, [eviction("db")]).run(report, outcomes)).await;
-        assert_eq!(lines(&log), [PATCH.replace("web", "db"), EVENT.to_owned()]);
+        let writes: Vec<_> = lines(&log).into_iter().filter(|line| !line.starts_with("GET")).take(4).collect();
+        let (of_node, of_pod) = ("PATCH /api/v1/nodes/n1/status".to_owned(), PATCH.replace("web", "db"));
+        assert_eq!(writes, [of_node, of_pod, EVENT.to_owned(), EVENT.replace("shop", "default")]);
     });
 }
 

@@ -240,19 +240,20 @@ impl Evictions {
         self.way.as_ref().is_some_and(|way| way.slots() > MESSAGES / 2)
     }
 
-    /// Hands over what is due, as far as there is room, and forgets what is over and durable.
+    /// Hands over what is due, as far as there is room, conditions first, as they keep pods away; and forgets what is over and
+    /// durable.
     pub(super) fn hand_over(&mut self, handle: &InventoryHandle, now: MonotonicNs) {
         let Some(way) = &mut self.way else { return };
         let mut is_any = false;
-        for row in self.rows.iter_mut().filter(|row| row.named.is_due(now)) {
-            if way.push(CoreMessage::Eviction(row.eviction)).is_ok() {
-                row.named.handed_over(now);
-                is_any = true;
-            }
-        }
         for (state, named) in self.conditions.iter_mut().flatten().filter(|(_, named)| named.is_due(now)) {
             if way.push(CoreMessage::Condition(*state)).is_ok() {
                 named.handed_over(now);
+                is_any = true;
+            }
+        }
+        for row in self.rows.iter_mut().filter(|row| row.named.is_due(now)) {
+            if way.push(CoreMessage::Eviction(row.eviction)).is_ok() {
+                row.named.handed_over(now);
                 is_any = true;
             }
         }
