@@ -15,6 +15,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Child;
+use std::time::Duration;
 
 /// Where it reads that.
 pub(crate) const FACTS: &str = "/run/pods.json";
@@ -66,11 +67,14 @@ impl Pod {
     }
 }
 
+/// A process has so long to be there, which is no part of any test: on a slow machine 40 s were not enough.
+const IN_PLACE: Duration = Duration::from_mins(2);
+
 /// Has a process in this cgroup that holds so much.
 fn holds(cgroup: &Cgroup, mib: u64) -> Result<Child> {
     let mut idle = guest();
     let child = idle.args(["idle", "--mib", &mib.to_string(), "--cgroup"]).arg(cgroup.path()).spawn()?;
-    wait_for("a pod's process is in place", PATIENCE, || Ok(cgroup.current()? >= mib * MIB))?;
+    wait_for("a pod's process is in place", IN_PLACE, || Ok(cgroup.current()? >= mib * MIB))?;
     Ok(child)
 }
 
