@@ -24,7 +24,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat,
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
-use crate::answering::{Answering, PAUSE, sent, wait};
+use crate::answering::{Answering, PAUSE, is_closed, sent, wait};
 
 /// So many files at most, more than twice the pods that a node has by default.
 pub(crate) const MOST_FILES: usize = 256;
@@ -218,7 +218,9 @@ fn read_answer(way: &OwnedFd, troubles: &mut Troubles) -> Result<Vec<Pod>, Errno
                 return Ok(pods);
             }
             Err(Errno::AGAIN | Errno::INTR) => wait(way, PollFlags::IN, None),
-            Err(errno) => return Err(errno),
+            Err(errno) if is_closed(errno) || errno == Errno::BADMSG => return Err(errno),
+            // As where memory is short: it may pass.
+            Err(_) => thread::sleep(PAUSE),
         }
     }
 }

@@ -147,16 +147,16 @@ impl Reporter {
         report.node.mark_changed();
         report.degraded.mark_changed();
         loop {
+            // They go first, also where they come together with an eviction.
+            if report.conditions.has_changed().unwrap_or(false) {
+                self.take_conditions(&mut report.conditions).await;
+            }
             // One that was given up is not written because another write is due.
             while let Ok(decision) = report.decisions.try_recv() {
                 self.take(decision);
             }
             while let Ok(incident) = report.incidents.try_recv() {
                 self.notes.add(Note::Incident(incident));
-            }
-            // They go first, also where they come together with an eviction.
-            if report.conditions.has_changed().unwrap_or(false) {
-                self.take_conditions(&mut report.conditions).await;
             }
             let wait = self.write_next().await;
             for outcome in self.outcomes.drain(..) {

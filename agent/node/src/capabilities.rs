@@ -14,7 +14,8 @@ pub const BPF: Capability = Capability::CAP_BPF;
 pub const PERFMON: Capability = Capability::CAP_PERFMON;
 /// Addresses in /proc/kallsyms, which the kernel's programs read counters by; only while attaching.
 pub const SYSLOG: Capability = Capability::CAP_SYSLOG;
-/// PSI triggers with a window that is no multiple of two seconds, and a lower `oom_score_adj`.
+/// PSI triggers with a window that is no multiple of two seconds, a lower `oom_score_adj`, and higher limits: of locked
+/// memory, open files and nice values.
 pub const SYS_RESOURCE: Capability = Capability::CAP_SYS_RESOURCE;
 /// Continuing (SIGCONT) and killing processes of other users.
 pub const KILL: Capability = Capability::CAP_KILL;

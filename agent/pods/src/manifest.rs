@@ -20,7 +20,7 @@ const GRACE_SECONDS: i64 = 30;
 /// the author's counts. A priority class gives no priority: no component resolves it for a static pod.
 ///
 /// The name is the manifest's own: the kubelet appends `-` and the node's name. The UID is empty unless the manifest has one:
-/// a kubelet computes it over its own structures. Of several YAML documents the first one counts.
+/// a kubelet computes it over its own structures. Of several YAML documents the first one counts that is not empty.
 ///
 /// # Errors
 /// Where it is no pod with a name, or a quantity in it cannot be read.

@@ -16,8 +16,8 @@ use super::sampling::Sample;
 
 /// A decision on memory waits for no longer than this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// One on tasks alone has more time: a fork bomb keeps the CPUs busy, and the inventory thread waits for them like others;
-/// what is left below the threshold is for that.
+/// One on tasks alone has more time: a fork bomb keeps the CPUs busy, and the inventory thread waits for them, if not
+/// like others; what is left below the threshold is for that.
 const PATIENCE_FOR_TASKS: Duration = Duration::from_secs(5);
 /// A walk is new for so long at least: longer than a decision waits then for figures of what it found.
 const NEW_FOR: Duration = Duration::from_millis(250);
