@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub(super) const PERIOD: Duration = Duration::from_mins(10);
 /// Of so many pods, for each reason, events wait or rest at most. Of what happens to more no event is written.
 const MOST: usize = 64;
-/// How far apart the times of a kind are at least: [`Note::at`] tells reasons apart within it.
+/// How far apart the times of a kind are at least, in which [`Note::at`] has a nanosecond for each reason.
 const APART: Duration = Duration::from_nanos(4);
 
 /// A part of the agent that does not work.
