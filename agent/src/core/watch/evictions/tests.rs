@@ -442,3 +442,19 @@ fn another_services_is_named_at_once_what_its_predecessor_had_not_written() {
     scene.receive(News::Condition(said(Condition::MemoryPressure, false, None)));
     assert_eq!(named(&mut scene, now).len(), 1);
 }
+
+#[test]
+fn a_condition_is_handed_over_before_an_eviction() {
+    let mut scene = Scene::new(10);
+    hog(&mut scene);
+    scene.decide();
+    scene.receive(News::Condition(said(Condition::MemoryPressure, false, None)));
+    while scene.informed.pop().is_ok() {}
+    let now = monotonic();
+    scene.watch.conclude(Condition::MemoryPressure, true, true, now);
+    scene.watch.name_evictions(now.after(63 * SECOND));
+    let first = scene.informed.pop().expect("a message");
+    assert!(matches!(first, CoreMessage::Condition(_)), "{first:?}");
+    let mut others = core::iter::from_fn(|| scene.informed.pop().ok());
+    assert!(others.any(|message| matches!(message, CoreMessage::Eviction(_))));
+}
