@@ -10,6 +10,12 @@ use rustix::process::{Pid, getppid};
 use crate::options::Options;
 use crate::{inherit, inherited_config};
 
+/// The OOM killer's adjustment of `services`, the scanner and the broker: as other processes of the machine have it, so that
+/// their sizes decide. They inherit the supervisor's, and are the ones that can be spared and that a list of pods may make
+/// large. A higher one would have them be first while they are small, which gives nothing back, just when what happens has to be
+/// reported.
+pub(crate) const SPARED_OOM_SCORE: i16 = 0;
+
 /// The arguments that the core, the reporter, `services`, the scanner and the broker have in common.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChildArguments {

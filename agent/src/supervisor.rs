@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Snapshot};
 use plimsoll_inventory::Protected;
-use plimsoll_node::os::CgroupMode;
+use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::{NodeError, lock, namespaces, priority, program};
 use plimsoll_report::Log;
 use plimsoll_state::handover::{self, Handover};
@@ -333,7 +333,9 @@ impl Supervisor {
         // What it needs from here on it has when it starts the first core; that is what stays.
         program::let_go_of_start();
         let locked = [small_pages, lock::all_on_fault()].into_iter().filter_map(Result::err);
-        for trouble in locked.chain(priority::set_oom_score_adj(OOM_SCORE).err()) {
+        let apart = priority::die_one_by_one(CGROUP_ROOT.as_ref(), &Protected::read().own);
+        for trouble in locked.chain([priority::set_oom_score_adj(OOM_SCORE), apart].into_iter().filter_map(Result::err))
+        {
             tracing::warn!("{trouble}");
         }
         log_warnings(&supervisor.configuration);

@@ -3,6 +3,10 @@
 use crate::{NodeError, sys};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setpriority_process, setrlimit};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// The nice value of most weight.
@@ -67,11 +71,28 @@ pub fn lower_this_thread() -> Result<(), Errno> {
 /// Sets the OOM killer's adjustment for this process: from -1000 (never) to 1000 (first).
 pub fn set_oom_score_adj(value: i16) -> Result<(), NodeError> {
     let path = Path::new("/proc/self/oom_score_adj");
-    std::fs::write(path, value.to_string()).map_err(|error| NodeError::Open {
-        path: path.to_owned(),
-        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        advice: "Lowering it needs CAP_SYS_RESOURCE",
-    })
+    fs::write(path, value.to_string()).map_err(|error| refused(path, &error, "Lowering it needs CAP_SYS_RESOURCE"))
+}
+
+/// Has the OOM killer end processes of the cgroup `own`, below the tree's `root`, one by one. The kubelet has it end all of
+/// a container's (`memory.oom.group`, since 1.28), and then the least of them costs the others.
+///
+/// # Errors
+/// Where it ends all of them and this cannot be changed. Where there is no such file, it ends none but the one it selects.
+pub fn die_one_by_one(root: &Path, own: &[u8]) -> Result<(), NodeError> {
+    let path = root.join(OsStr::from_bytes(own)).join("memory.oom.group");
+    let refused =
+        |error| refused(&path, &error, "Until it is 0, the OOM killer ends all of the agent where it ends one process");
+    match fs::read_to_string(&path) {
+        Ok(group) if group.trim_end() == "0" => Ok(()),
+        Ok(_) => fs::write(&path, "0").map_err(refused),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn refused(path: &Path, error: &std::io::Error, advice: &'static str) -> NodeError {
+    NodeError::Open { path: path.to_owned(), source: Errno::from_io_error(error).unwrap_or(Errno::IO), advice }
 }
 
 #[cfg(test)]
@@ -79,6 +100,23 @@ mod tests {
     use super::*;
     use crate::capabilities;
     use rustix::process::getpriority_process;
+
+    #[test]
+    fn a_container_that_dies_as_a_whole_is_made_to_die_by_its_processes() {
+        let root = tempfile::tempdir().expect("a directory");
+        let file = root.path().join("pod/container/memory.oom.group");
+        die_one_by_one(root.path(), b"pod/container").expect("there is no memory controller");
+        fs::create_dir_all(file.parent().expect("the container")).expect("made");
+        for (before, after) in [("1\n", "0"), ("0\n", "0\n")] {
+            fs::write(&file, before).expect("written");
+            die_one_by_one(root.path(), b"pod/container").expect("it can be written");
+            assert_eq!(fs::read_to_string(&file).expect("readable"), after, "{before:?}");
+        }
+        fs::remove_file(&file).expect("removed");
+        fs::create_dir(&file).expect("made");
+        let error = die_one_by_one(root.path(), b"pod/container").expect_err("a directory is read as no file");
+        assert!(error.to_string().contains("pod/container/memory.oom.group"), "{error}");
+    }
 
     #[test]
     fn a_thread_without_capabilities_is_preferred_where_that_was_permitted() {

@@ -24,7 +24,7 @@ use tokio::io::Interest;
 use tokio::net::{UnixDatagram, UnixStream};
 use tokio::task::JoinSet;
 
-use crate::child::ChildArguments;
+use crate::child::{ChildArguments, SPARED_OOM_SCORE};
 use crate::confine::{self, BROKER, Files};
 use crate::services;
 use crate::signals::Signals;
@@ -35,8 +35,6 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// So many connections are open at a time. More are not passed on. `services` needs five, and one for each container of a pod that
 /// is being stopped where the runtime is started again meanwhile.
 const CONNECTIONS: usize = 64;
-/// The OOM killer's adjustment: as that of services.
-const OOM_SCORE: i16 = 1000;
 /// Refusals are logged once in this time.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
@@ -51,7 +49,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     capabilities::keep_only(&confine::CAPABILITIES)?;
     let socket = arguments.socket()?;
     let configuration = arguments.configuration(None)?;
-    let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    let mut troubles =
+        Vec::from_iter(priority::set_oom_score_adj(SPARED_OOM_SCORE).err().map(|error| error.to_string()));
     #[cfg(feature = "fault-injection")]
     let hostile = crate::hostile::open(crate::hostile::BROKER)?;
     troubles.extend(BROKER.confine(Files::default())?);

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::child::ChildArguments;
+use crate::child::{ChildArguments, SPARED_OOM_SCORE};
 use crate::confine::{self, Files, SCANNER};
 use crate::log::complain;
 use crate::services;
@@ -43,8 +43,6 @@ const PAUSE: Duration = Duration::from_secs(10);
 const STILL_PAUSE: Duration = Duration::from_mins(1);
 /// up to this, which is half as long as a figure holds.
 const LONGEST_PAUSE: Duration = Duration::from_mins(15);
-/// The OOM killer's adjustment: as that of services.
-const OOM_SCORE: i16 = 1000;
 /// While no core is there, how often the supervisor's way is looked at.
 const NO_CORE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
@@ -61,7 +59,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let (socket, quotas) = (arguments.socket()?, arguments.quotas()?.map(Asking::new));
     let configuration = arguments.configuration(crate::core::own_cgroup(&Protected::read()))?;
     let (kubelet, logs) = (configuration.kubelet_root(), configuration.pod_logs());
-    let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    let mut troubles =
+        Vec::from_iter(priority::set_oom_score_adj(SPARED_OOM_SCORE).err().map(|error| error.to_string()));
     if let Err(errno) = priority::lower_this_thread() {
         troubles.push(format!("the scanner has not the lowest priority: {errno}"));
     }

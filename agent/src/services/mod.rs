@@ -37,7 +37,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 
-use crate::child::ChildArguments;
+use crate::child::{ChildArguments, SPARED_OOM_SCORE};
 use crate::confine::{self, Files, SERVICES};
 use crate::signals::Signals;
 use cluster::{Cluster, ClusterEvent, Stopping};
@@ -61,11 +61,6 @@ use static_pods::{Settings as StaticSettings, StaticPods};
 
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
-
-/// The OOM killer's adjustment of this process: as the kubelet gives pods of best effort, among which the largest is first.
-/// What it sent holds without it, and it is started again; so where a list of pods makes it large, it ends before a workload
-/// that has a request does. The other processes have the supervisor's, which it would have else.
-const OOM_SCORE: i16 = 1000;
 
 /// The exit code that says that there is nothing to do on this machine: it is not started again.
 pub(crate) const NOTHING_TO_DO: u8 = 4;
@@ -100,7 +95,8 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
     let account = arguments.service_account()?;
     let kept = keeps_journal(&configuration).then(|| Place::enter(&configuration.machine.journal_directory));
     // While the file is still its own to write: after it became another user it is root's.
-    let mut troubles = Vec::from_iter(priority::set_oom_score_adj(OOM_SCORE).err().map(|error| error.to_string()));
+    let mut troubles =
+        Vec::from_iter(priority::set_oom_score_adj(SPARED_OOM_SCORE).err().map(|error| error.to_string()));
     let notices = notices.unwrap_or_else(|errno| {
         troubles.push(format!(
             "the kernel gives no notice of changes of podFacts, which is looked at each second: {errno}"

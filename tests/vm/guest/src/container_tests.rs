@@ -15,8 +15,12 @@ pub(crate) fn agents_in_containers() -> Result<()> {
         settings.kernel_brake = true;
     })?;
     let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
+    // As the kubelet does for a container.
+    let own = scene.settings.cgroup()?;
+    own.write("memory.oom.group", "1")?;
     let mut second = Agent::launch(&other)?;
     second.wait_shadowing(PATIENCE)?;
+    ensure!(own.read("memory.oom.group")?.trim() == "0", "the OOM killer would end all of the agent for one process");
     let victim = Cgroup::create("work.slice/hog")?;
     let mut hog = Hog::start("anon", victim.path(), 512, &[])?;
     scene.expect_killed(&mut hog, &victim)?;

@@ -92,6 +92,9 @@ fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_vic
     for name in ["low", "high"] {
         assert_eq!(evictions(&turn, name).expect("a list"), 0, "{name}");
     }
+    // The kubelet has the OOM killer end all of a container, where it selects one process of it.
+    let agent = turn.agent_on(NODE).expect("its pod");
+    assert_eq!(agent["status"]["containerStatuses"][0]["restartCount"], 0, "{}", agent["status"]);
 }
 
 /// The first of these events, once there is one.
