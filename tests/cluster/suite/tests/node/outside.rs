@@ -16,8 +16,9 @@ const PROGRAM: &str = "/usr/bin/plimsoll-guest";
 /// MiB that each pod holds, and what it requests.
 const HELD: &str = "300";
 const REQUESTED: &str = "400Mi";
-/// MiB that the service goes on below the threshold: less than a pod holds.
-const BEYOND: u64 = 150;
+/// MiB that the service goes on below the threshold by the kubelet's formula: less than a pod holds, also by the kernel's
+/// estimate, which may be a hundred lower.
+const BEYOND: u64 = 60;
 /// MiB that it takes beyond all that is available: less than a pod holds.
 const TOO_MUCH: u64 = 200;
 /// MiB a second: slow enough that the service's cgroup is known before memory is short.
