@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client};
+use plimsoll_policy::Uid;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -23,6 +24,8 @@ const WATCH_SECONDS: u32 = 290;
 /// What is read of a node's object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
+    /// Of the object: another one where it was deleted and made anew.
+    pub(crate) uid: Uid,
     /// The annotation [`KILL_SWITCH`] is there, whatever its value is.
     pub is_switched_off: bool,
     /// Which of the standard conditions are true, in the order of [`Kind::ALL`].
@@ -38,6 +41,7 @@ impl NodeView {
         let is_true =
             |kind: Kind| node::conditions(node).iter().any(|it| it.type_ == kind.standard() && it.status == "True");
         Self {
+            uid: Uid::of(node.metadata.uid.as_deref().unwrap_or_default()),
             is_switched_off: annotations.is_some_and(|all| all.contains_key(KILL_SWITCH)),
             standard: Kind::ALL.map(is_true),
         }

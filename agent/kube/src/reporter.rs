@@ -2,8 +2,8 @@
 //!
 //! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
 //! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
-//! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change, and
-//! again at each heartbeat, when taints are looked at too.
+//! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change,
+//! when the node's object is made anew, and again at each heartbeat; taints are looked at after them.
 
 mod entry;
 mod notes;
@@ -15,7 +15,7 @@ mod standard;
 use crate::budget::Budget;
 use crate::error::Refusal;
 use crate::eviction::{self, Progress, Step};
-use crate::node::{self, Condition, TaintEffect};
+use crate::node::{Condition, TaintEffect};
 use crate::own_node::NodeView;
 use crate::pods::Pods;
 use crate::standard::Standard;
@@ -72,6 +72,10 @@ pub struct Reporter {
     outcomes: Vec<Outcome>,
     pods: Option<Pods>,
     conditions: Option<Vec<Condition>>,
+    /// As they were first, until they are compared with what the node has of an earlier process.
+    first: Option<Vec<Condition>>,
+    /// Which object the node has.
+    object: Option<Uid>,
     /// What of the conditions has to be written before the next heartbeat.
     due: Due,
     heartbeat: Instant,
@@ -96,6 +100,8 @@ enum Due {
 /// One write, or what is asked before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
+    /// What the node has of conditions, before they are written first.
+    Compare,
     Conditions,
     Taints,
     Standard,
@@ -121,6 +127,8 @@ impl Reporter {
             outcomes: Vec::new(),
             pods: None,
             conditions: None,
+            first: None,
+            object: None,
             due: Due::Nothing,
             heartbeat: now,
             budget: Budget::new(now),
@@ -149,7 +157,7 @@ impl Reporter {
         loop {
             // They go first, also where they come together with an eviction.
             if report.conditions.has_changed().unwrap_or(false) {
-                self.take_conditions(&mut report.conditions).await;
+                self.take_conditions(&mut report.conditions);
             }
             // One that was given up is not written because another write is due.
             while let Ok(decision) = report.decisions.try_recv() {
@@ -168,7 +176,7 @@ impl Reporter {
                     Some(decision) => self.take(decision),
                     None => return,
                 },
-                Ok(()) = report.conditions.changed() => self.take_conditions(&mut report.conditions).await,
+                Ok(()) = report.conditions.changed() => self.take_conditions(&mut report.conditions),
                 Ok(()) = report.pods.changed() => self.pods.clone_from(&report.pods.borrow_and_update()),
                 Ok(()) = report.node.changed() => {
                     let view = *report.node.borrow_and_update();
@@ -207,32 +215,41 @@ impl Reporter {
         self.outbox.push(Open::new(entry, Instant::now()));
     }
 
-    async fn take_conditions(&mut self, conditions: &mut watch::Receiver<Option<Vec<Condition>>>) {
-        let conditions = conditions.borrow_and_update().clone();
-        self.set_conditions(conditions).await;
+    fn take_conditions(&mut self, conditions: &mut watch::Receiver<Option<Vec<Condition>>>) {
+        if let Some(conditions) = conditions.borrow_and_update().clone() {
+            self.set_conditions(conditions);
+        }
     }
 
-    /// Conditions that are as the node's object has them already keep the time that it has.
-    async fn set_conditions(&mut self, conditions: Option<Vec<Condition>>) {
-        let Some(mut conditions) = conditions else { return };
-        let mut before = Vec::new();
-        if self.conditions.is_none()
-            && let Ok(Ok(written)) = timeout(REQUEST, node::read_conditions(&self.client, &self.node)).await
-        {
-            for condition in &mut conditions {
-                let same = written.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
-                condition.since = same.map_or(condition.since, |same| same.since);
-            }
-            before = written;
+    fn set_conditions(&mut self, conditions: Vec<Condition>) {
+        if let Some(before) = self.conditions.take() {
+            self.standard.change(&before, &conditions);
+            self.note_new(&before, &conditions);
+        } else {
+            self.first = Some(conditions.clone());
         }
-        let before = self.conditions.take().unwrap_or(before);
-        self.standard.change(&before, &conditions);
+        self.conditions = Some(conditions);
+        self.due = Due::All;
+    }
+
+    fn note_new(&mut self, before: &[Condition], conditions: &[Condition]) {
         let held = |kind| before.iter().any(|it| it.kind == kind && it.holds);
         for condition in conditions.iter().filter(|it| it.holds && !held(it.kind)) {
             self.notes.add(Note::ThresholdMet(condition.kind));
         }
-        self.conditions = Some(conditions);
-        self.due = Due::All;
+    }
+
+    /// The node has these conditions of an earlier process. Those that are the same keep the time that it has, and are no news.
+    fn compare(&mut self, written: &[Condition]) {
+        let (Some(first), Some(conditions)) = (self.first.take(), self.conditions.as_mut()) else { return };
+        let (unchanged, _): (Vec<Condition>, Vec<Condition>) = first.iter().partition(|it| conditions.contains(it));
+        for condition in conditions.iter_mut().filter(|it| unchanged.contains(it)) {
+            let same = written.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
+            condition.since = same.map_or(condition.since, |same| same.since);
+        }
+        // What changed since the first ones was taken in then.
+        self.standard.change(written, &unchanged);
+        self.note_new(written, &first);
     }
 
     /// These parts do not work now.
@@ -244,7 +261,12 @@ impl Reporter {
     }
 
     fn see(&mut self, view: Option<NodeView>) {
-        if let (Some(view), Some(conditions)) = (view, &self.conditions) {
+        let Some(view) = view else { return };
+        if self.object.replace(view.uid).is_some_and(|before| before != view.uid) {
+            // It has neither conditions nor taints of ours.
+            self.due = Due::All;
+        }
+        if let Some(conditions) = &self.conditions {
             self.standard.see(view, conditions);
         }
     }
@@ -301,11 +323,12 @@ impl Reporter {
     /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
     /// what is to be read by people last. Where nothing is due, how long that holds.
     fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
-        let of_node = match self.due {
-            Due::All => Some((self.of_conditions.due(), Some(Write::Conditions))),
-            Due::Taints => Some((self.of_taints.due(), Some(Write::Taints))),
-            Due::Nothing => self.conditions.as_ref().map(|_| (self.heartbeat, Some(Write::Conditions))),
-        };
+        let of_conditions = self.conditions.as_ref().map(|_| {
+            let write = if self.first.is_some() { Write::Compare } else { Write::Conditions };
+            let due = if self.due == Due::All { now } else { self.heartbeat };
+            (due.max(self.of_conditions.due()), Some(write))
+        });
+        let of_taints = (self.due == Due::Taints).then(|| (self.of_taints.due(), Some(Write::Taints)));
         let of_pod = |(at, open): (usize, &Open)| {
             let write = match open.step {
                 Step::Patch if open.is_in_conflict => Write::Look(at),
@@ -325,7 +348,8 @@ impl Reporter {
         let mut wait = HEARTBEAT;
         let spare = self.budget.spare(now);
         let of_notes = self.notes.due().map(|(due, at)| (due.max(spare), Some(Write::Note(at))));
-        let of_node = of_node.into_iter().chain(self.standard.due().map(|due| (due, Some(Write::Standard))));
+        let of_standard = self.standard.due().map(|due| (due, Some(Write::Standard)));
+        let of_node = [of_conditions, of_taints, of_standard].into_iter().flatten();
         for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)).chain(of_notes)
         {
             match write {
@@ -338,7 +362,7 @@ impl Reporter {
 
     fn retry(&mut self, write: Write) -> &mut Retry {
         match write {
-            Write::Conditions => &mut self.of_conditions,
+            Write::Compare | Write::Conditions => &mut self.of_conditions,
             Write::Taints => &mut self.of_taints,
             Write::Standard => &mut self.standard.retry,
             Write::Patch(at) | Write::Look(at) | Write::Delete(at) => &mut self.outbox[at].of_pod,
@@ -350,7 +374,7 @@ impl Reporter {
     /// What is written, for the log.
     fn what(&self, write: Write) -> String {
         match write {
-            Write::Conditions => "the node's conditions".into(),
+            Write::Compare | Write::Conditions => "the node's conditions".into(),
             Write::Taints => "the node's taint".into(),
             Write::Standard => "the node's standard conditions".into(),
             Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),

@@ -30,7 +30,7 @@ const EVERYWHERE: [&str; 10] = [
     "core-or-reporter-dies",
 ];
 /// What a gate leaves to long runs on the kernel on which everything else runs, with the reason.
-const LEFT_TO_LONG: [(&str, &str); 19] = [
+const LEFT_TO_LONG: [(&str, &str); 16] = [
     ("costs-little-at-rest", "170 s; it measures what watching many workloads costs"),
     ("watches-no-more-workloads-than-rows", "300 s; unit tests of agent/inventory have more workloads than rows"),
     ("evictions-outlive-random-moments", "50 starts; evictions-outlive-all-processes has the steps that differ"),
@@ -59,9 +59,6 @@ const LEFT_TO_LONG: [(&str, &str); 19] = [
         "protection-outlives-the-core",
         "40 s; hostile-services-forge-facts has facts that are withdrawn, and unit tests what the next core knows",
     ),
-    ("dry-run-does-nothing", "33 s; kill-switch-stops-every-action and second-agent-shadows take no action either"),
-    ("core-that-cannot-die-holds-nothing", "it reads for 12 s; core-that-is-stopped-is-replaced has the same undone"),
-    ("asked-to-end-finishes-first", "36 s; unit tests of the core have how it ends while it acts"),
 ];
 /// The same of the machine with containerd.
 const NODE_LEFT_TO_LONG: [(&str, &str); 28] = [

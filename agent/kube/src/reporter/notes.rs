@@ -217,8 +217,8 @@ mod tests {
         written.map(|asked| of(&asked.body)).collect()
     }
 
-    async fn report(reporter: &mut Reporter, kind: Kind, holds: bool) {
-        reporter.set_conditions(Some(vec![Condition { kind, holds, since: Timestamp::UNIX_EPOCH }])).await;
+    fn report(reporter: &mut Reporter, kind: Kind, holds: bool) {
+        reporter.set_conditions(vec![Condition { kind, holds, since: Timestamp::UNIX_EPOCH }]);
     }
 
     #[test]
@@ -227,14 +227,14 @@ mod tests {
             let (client, log) = server(accepts);
             let mut reporter = Reporter::new(client, "n1".into(), None);
             let begun = Instant::now();
-            report(&mut reporter, Kind::Memory, true).await;
+            report(&mut reporter, Kind::Memory, true);
             until(&mut reporter, |_| !events(&log).is_empty()).await;
             assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
             for _ in 0..3 {
-                report(&mut reporter, Kind::Memory, false).await;
-                report(&mut reporter, Kind::Memory, true).await;
+                report(&mut reporter, Kind::Memory, false);
+                report(&mut reporter, Kind::Memory, true);
             }
-            report(&mut reporter, Kind::Pid, true).await;
+            report(&mut reporter, Kind::Pid, true);
             until(&mut reporter, |_| events(&log).len() == 3).await;
             assert!(begun.elapsed() >= PERIOD, "{:?}", begun.elapsed());
             let met = |what: &str, count: &str| {

@@ -13,10 +13,11 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 
 impl Reporter {
     /// Sends a request of this time, and waits for what comes of it.
-    pub(super) async fn send(&self, write: Write, time: Timestamp) -> Result<(), Refusal> {
+    pub(super) async fn send(&mut self, write: Write, time: Timestamp) -> Result<(), Refusal> {
         let (client, node) = (&self.client, self.node.as_str());
         let conditions = self.conditions.as_deref().unwrap_or_default();
         let sent = match write {
+            Write::Compare => node::read_conditions(client, node).await.map(|written| self.compare(&written)),
             Write::Conditions => node::write_conditions(client, node, conditions, time).await,
             Write::Taints => node::write_taints(client, node, &node::wanted(conditions, self.effect)).await,
             Write::Standard => standard::write(client, node, &self.standard.wanted(), time).await,

@@ -32,12 +32,16 @@ impl Reporter {
             }
             (_, Refusal::Failed(why, pause)) => self.retry(write).fail(what, &why, pause),
             (_, Refusal::Unusable(why) | Refusal::Forbidden(why)) => self.retry(write).fail(what, &why, None),
-            (Write::Conditions | Write::Taints | Write::Standard, Refusal::Conflict) => {
+            (Write::Compare | Write::Conditions | Write::Taints | Write::Standard, Refusal::Conflict) => {
                 let retry = self.retry(write);
                 retry.delay_by(spread(CONFLICT, fastrand::f64()) * (retry.failures() + 1).min(10));
             }
-            (Write::Conditions | Write::Taints, Refusal::Gone) => self.leave_conditions(write, "there is no such node"),
-            (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(write, &why),
+            (Write::Compare | Write::Conditions | Write::Taints, Refusal::Gone) => {
+                self.leave_conditions(write, "there is no such node");
+            }
+            (Write::Compare | Write::Conditions | Write::Taints, Refusal::Never(why)) => {
+                self.leave_conditions(write, &why);
+            }
             (Write::Standard, Refusal::Gone) => self.standard.end(),
             (Write::Standard, Refusal::Never(why)) => {
                 self.standard.retry.note(what, &why);
@@ -92,7 +96,7 @@ impl Reporter {
             }
             Write::Event(at) => self.outbox[at].entry.has_event = true,
             Write::Note(at) => self.notes.end(at),
-            Write::Look(_) => {}
+            Write::Compare | Write::Look(_) => {}
         }
     }
 
@@ -112,11 +116,13 @@ impl Reporter {
         (open.entry.progress, open.of_pod) = (Progress::ToDelete, Retry::new(Instant::now()));
     }
 
-    /// They are tried again with the next heartbeat.
+    /// They are tried again with the next heartbeat: taints with that of the conditions that were written before them.
     fn leave_conditions(&mut self, write: Write, why: &str) {
         let what = self.what(write);
         self.retry(write).note(what, why);
         self.due = Due::Nothing;
-        self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
+        if write != Write::Taints {
+            self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
+        }
     }
 }

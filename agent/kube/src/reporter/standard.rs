@@ -111,8 +111,8 @@ mod tests {
 
     async fn report(reporter: &mut Reporter, holds: bool) {
         let condition = Condition { kind: Kind::Memory, holds, since: Timestamp::UNIX_EPOCH };
-        reporter.set_conditions(Some(vec![condition])).await;
-        until(reporter, |it| it.standard.due().is_none()).await;
+        reporter.set_conditions(vec![condition]);
+        until(reporter, |it| it.first.is_none() && it.standard.due().is_none()).await;
     }
 
     /// The kubelet writes its own, and the watch of the node has it.

@@ -3,8 +3,9 @@ use crate::eviction::Eviction;
 use crate::node::Kind;
 use crate::testing::{Asked, Log, refused, server};
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Node, Pod, PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -46,7 +47,11 @@ fn patched(name: &str, phase: &str, reason: Option<&str>, is_terminated: bool) -
 
 /// Answers as an API server that accepts everything.
 pub(super) fn accepts(asked: &Asked) -> (u16, Value) {
-    let kind = if asked.path.contains("/events") { "Event" } else { "Pod" };
+    let kind = match asked.path.as_str() {
+        path if path.contains("/events") => "Event",
+        path if path.contains("/nodes/") => "Node",
+        _ => "Pod",
+    };
     let involved = json!({});
     (200, json!({ "kind": kind, "apiVersion": "v1", "metadata": {}, "involvedObject": involved }))
 }
@@ -297,7 +302,7 @@ fn what_an_api_server_forbids_that_has_just_started_is_written_once_it_has_read_
         });
         let mut reporter = reporting(client, [eviction("web")]);
         let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
-        reporter.set_conditions(Some(vec![holds])).await;
+        reporter.set_conditions(vec![holds]);
         let is_patched = |open: &Open| matches!(open.entry.progress, Progress::Patched { .. });
         let is_written = |it: &Reporter| it.due == Due::Nothing && it.notes.due().next().is_none();
         until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event && is_patched(open))).await;
@@ -399,7 +404,7 @@ fn a_pod_that_fails_always_holds_up_no_other_and_so_do_the_conditions() {
         let begun = Instant::now();
         let mut reporter = reporting(client, ["web", "db"].map(eviction));
         let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
-        reporter.set_conditions(Some(vec![holds])).await;
+        reporter.set_conditions(vec![holds]);
         until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
         let db = PATCH.replace("web", "db");
         let all = lines(&log);
@@ -470,7 +475,7 @@ fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in
         });
         let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, [eviction("web")]) };
         let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
-        reporter.set_conditions(Some(vec![holds])).await;
+        reporter.set_conditions(vec![holds]);
         until(&mut reporter, |it| it.due == Due::Nothing).await;
         let (apply, get, patch) = ("PATCH /api/v1/nodes/n1/status", "GET /api/v1/nodes/n1", "PATCH /api/v1/nodes/n1");
         // The conflict has a pause of its own.
@@ -485,5 +490,121 @@ fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in
         until(&mut reporter, |_| lines(&log).len() >= first.len() + 2).await;
         assert_eq!(lines(&log)[first.len()..], [apply, get], "the taint is there");
         assert!((HEARTBEAT / 2..=HEARTBEAT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    });
+}
+
+/// One whose node has this condition of an earlier process, as far as the API server says.
+fn node_with(status: &str) -> (u16, Value) {
+    let since = "2026-11-01T10:00:00Z";
+    let condition = json!({ "type": "PlimsollMemoryPressure", "status": status, "lastTransitionTime": since });
+    (200, json!({ "metadata": {}, "status": { "conditions": [condition] } }))
+}
+
+const APPLY: &str = "PATCH /api/v1/nodes/n1/status";
+const GET: &str = "GET /api/v1/nodes/n1";
+const OF_NODE: &str = "POST /api/v1/namespaces/default/events";
+
+fn memory(holds: bool) -> Vec<Condition> {
+    vec![Condition { kind: Kind::Memory, holds, since: Timestamp::now() }]
+}
+
+#[test]
+fn what_the_node_has_is_asked_for_until_it_is_read_and_a_condition_that_goes_on_is_no_news() {
+    for (status, is_news) in [("True", false), ("False", true)] {
+        run(async {
+            let asked_before = AtomicU32::new(0);
+            let (client, log) = server(move |asked| match asked.line().as_str() {
+                GET if asked_before.fetch_add(1, Ordering::Relaxed) < 3 => {
+                    refused(503, "ServiceUnavailable", "it starts")
+                }
+                GET => node_with(status),
+                _ => accepts(asked),
+            });
+            let mut reporter = reporting(client, None::<Entry>);
+            reporter.set_conditions(memory(true));
+            until(&mut reporter, |it| it.due == Due::Nothing && it.notes.due().next().is_none()).await;
+            let all = lines(&log);
+            assert_eq!(all[..5], [GET, GET, GET, GET, APPLY], "{status}");
+            assert_eq!(all.iter().any(|line| line == OF_NODE), is_news, "{status}: {all:?}");
+            let written = log.lock().expect("no test failed with it")[4].body["status"]["conditions"][0].clone();
+            assert_eq!(written["lastTransitionTime"] == "2026-11-01T10:00:00Z", !is_news, "{written}");
+        });
+    }
+}
+
+#[test]
+fn what_changes_before_the_nodes_conditions_are_read_is_news_once() {
+    run(async {
+        let (client, log) = server(|asked| if asked.line() == GET { node_with("False") } else { accepts(asked) });
+        let mut reporter = reporting(client, None::<Entry>);
+        reporter.set_conditions(memory(false));
+        reporter.set_conditions(memory(true));
+        until(&mut reporter, |it| it.due == Due::Nothing && it.notes.due().next().is_none()).await;
+        let all = lines(&log);
+        assert_eq!(all.iter().filter(|line| *line == OF_NODE).count(), 1, "{all:?}");
+        let written = log.lock().expect("no test failed with it")[1].body["status"]["conditions"][0].clone();
+        assert!(written["status"] == "True" && written["lastTransitionTime"] != "2026-11-01T10:00:00Z", "{written}");
+    });
+}
+
+#[test]
+fn a_heartbeat_that_fails_has_pauses_and_holds_up_no_eviction() {
+    run(async {
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let breaks = Arc::clone(&is_broken);
+        let (client, log) = server(move |asked| match asked.line().as_str() {
+            APPLY if breaks.load(Ordering::Relaxed) => refused(500, "InternalError", "a webhook has failed"),
+            _ => accepts(asked),
+        });
+        let mut reporter = reporting(client, None::<Entry>);
+        reporter.set_conditions(memory(false));
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
+        is_broken.store(true, Ordering::Relaxed);
+        let applied = || lines(&log).iter().filter(|line| *line == APPLY).count();
+        until(&mut reporter, |_| applied() == 2).await;
+        let begun = Instant::now();
+        reporter.add(eviction("web"));
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        assert!(begun.elapsed() < Duration::from_millis(500), "nothing has waited: {:?}", begun.elapsed());
+        until(&mut reporter, |_| applied() == 7).await;
+        // Half of 1, 2, 4, 8 and 16 s.
+        assert!(begun.elapsed() > Duration::from_secs(15), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn taints_that_fail_hold_up_no_heartbeat() {
+    run(async {
+        let (client, log) = server(|asked| match asked.line().as_str() {
+            "PATCH /api/v1/nodes/n1" => refused(500, "InternalError", "a webhook has failed"),
+            _ => accepts(asked),
+        });
+        let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, None::<Entry>) };
+        reporter.set_conditions(memory(true));
+        let begun = Instant::now();
+        until(&mut reporter, |_| lines(&log).iter().filter(|line| *line == APPLY).count() == 4).await;
+        assert!(begun.elapsed() <= 3 * HEARTBEAT + Duration::from_secs(1), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn a_node_object_that_is_made_anew_has_the_conditions_at_once() {
+    run(async {
+        let (client, log) = server(accepts);
+        let mut reporter = reporting(client, None::<Entry>);
+        let seen = |uid: &str| {
+            let metadata = ObjectMeta { uid: Some(uid.into()), ..ObjectMeta::default() };
+            Some(NodeView::of(&Node { metadata, ..Node::default() }))
+        };
+        reporter.see(seen("one"));
+        reporter.set_conditions(memory(false));
+        let applied = || lines(&log).iter().filter(|line| *line == APPLY).count();
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
+        for (uid, expected) in [("one", 1), ("two", 2), ("two", 2)] {
+            reporter.see(seen(uid));
+            let begun = Instant::now();
+            until(&mut reporter, |it| it.due == Due::Nothing).await;
+            assert!(applied() == expected && begun.elapsed() < Duration::from_secs(1), "{uid}: {}", applied());
+        }
     });
 }

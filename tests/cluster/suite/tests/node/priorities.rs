@@ -70,9 +70,13 @@ fn of_pods_that_fill_the_disk_the_one_of_low_priority_goes_first_and_one_within_
 fn of_fork_bombs_the_one_of_low_priority_goes_first_and_a_pod_beside_them_stays() {
     let turn = Turn::with_agent(&pids::with_threshold(LEFT)).expect("it is installed");
     let console = turn.console(NODE).expect("it is there");
-    turn.create(&pod(WITHIN, &IDLE)).expect("it is accepted");
-    turn.runs(WITHIN).expect("it runs");
     let pipe = held(&turn, ORDER.map(|name| pod(name, &pids::FORKS)));
+    // Of the higher priority, too: no request counts for tasks (`rankPIDPressure`, pkg/kubelet/eviction/helpers.go), so that one
+    // of the lower priority would go before the second one, as few as it has.
+    let mut beside = pod(WITHIN, &IDLE);
+    beside["spec"]["priorityClassName"] = ORDER[1].into();
+    turn.create(&beside).expect("it is accepted");
+    turn.runs(WITHIN).expect("it runs");
     let limits = [(ORDER[0], TASKS[0]), (ORDER[1], TASKS[1])];
     pids::limited(&turn, &limits, OF_NODE, LASTS, &pipe).expect("it is started");
     evicted_in_order(&turn, console, [pids::CONDITION, "pids", LEFT]);
