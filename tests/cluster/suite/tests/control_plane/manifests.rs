@@ -1,7 +1,8 @@
 //! What is installed, as the API server takes it.
 
+use anyhow::Result;
 use plimsoll_cluster_suite::{Cluster, wait_for};
-use serde_json::{Deserializer, Value};
+use serde_json::{Deserializer, Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +12,19 @@ use crate::{NODES, cluster};
 
 #[test]
 fn the_policies_are_compiled_without_a_warning() {
-    let api = &cluster().api;
-    let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
     for name in ["plimsoll-pods", "plimsoll-nodes", "plimsoll-events", "plimsoll-kill-switch"] {
-        let checked = wait_for(&format!("{name} is checked"), Duration::from_secs(30), || {
-            let policy = api.get(&format!("{path}/{name}"))?.object()?;
-            Ok(policy["status"]["typeChecking"].as_object().cloned())
-        });
-        let warnings = checked.expect("an answer");
+        let warnings = warnings(name).expect("an answer");
         assert!(warnings.is_empty(), "{name}: {warnings:?}");
     }
+}
+
+/// What the API server has against the expressions of a policy, once it has checked them.
+pub(crate) fn warnings(name: &str) -> Result<Map<String, Value>> {
+    let path = format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}");
+    wait_for(&format!("{name} is checked"), Duration::from_secs(30), || {
+        let policy = cluster().api.get(&path)?.object()?;
+        Ok(policy["status"]["typeChecking"].as_object().cloned())
+    })
 }
 
 #[test]

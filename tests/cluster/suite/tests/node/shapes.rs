@@ -42,20 +42,27 @@ fn a_pod_of_containers_of_every_kind_is_evicted_as_one() {
 fn of_every_kind(name: &str) -> Value {
     let mut pod = pod(name, &IDLE);
     let spec = &mut pod["spec"];
-    let alike = |spec: &Value, name: &str, arguments: &[&str]| {
-        let mut container = spec["containers"][0].clone();
-        container["name"] = name.into();
-        container["args"] = json!(arguments);
-        container
-    };
     let second = alike(spec, "second", &IDLE);
     let prepares = alike(spec, "prepares", &["hog", "anon", "--mib", "1", "--hold", "1"]);
-    let mut sidecar = alike(spec, "sidecar", &IDLE);
-    sidecar["restartPolicy"] = "Always".into();
-    spec["initContainers"] = json!([prepares, sidecar]);
+    spec["initContainers"] = json!([prepares, sidecar(spec)]);
     spec["shareProcessNamespace"] = true.into();
     spec["containers"].as_array_mut().expect("it has one").push(second);
     pod
+}
+
+/// A container as the first one of a pod, with another name, that does something else.
+fn alike(spec: &Value, name: &str, arguments: &[&str]) -> Value {
+    let mut container = spec["containers"][0].clone();
+    container["name"] = name.into();
+    container["args"] = json!(arguments);
+    container
+}
+
+/// A sidecar that does nothing, for a pod like this.
+pub(crate) fn sidecar(spec: &Value) -> Value {
+    let mut sidecar = alike(spec, "sidecar", &IDLE);
+    sidecar["restartPolicy"] = "Always".into();
+    sidecar
 }
 
 fn add_ephemeral(turn: &Turn, name: &str, arguments: &[&str]) -> Result<()> {

@@ -1,14 +1,17 @@
-//! A soft threshold on memory whose grace is not over.
+//! A soft threshold on memory: in its grace, and after it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use plimsoll_cluster_suite::wait_for;
+use serde_json::{Value, json};
 
+use crate::eviction::{SETTLED, killed, recorded_for};
+use crate::shapes::sidecar;
 use crate::turn::Turn;
 use crate::view::{self, pod, pressure};
-use crate::{PATIENCE, overlay};
+use crate::{NODE, PATIENCE, overlay};
 
 /// How often the pod fills what crosses the threshold, for how many seconds, and for how many it gives that back. Each is
 /// shorter than evictionPressureTransitionPeriod, and all together last much longer.
@@ -20,6 +23,11 @@ const CROSSINGS: usize = 3;
 /// time from one look to the next.
 const STAYS: Duration = Duration::from_secs(38);
 const POLL: Duration = Duration::from_millis(500);
+/// The program of the tests' image.
+const PROGRAM: &str = "/plimsoll-guest";
+/// How long a preStop hook takes, and how much of that is seen at least between the record and the container's end.
+const HOOK: u64 = 10;
+const HOOK_SEEN: Duration = Duration::from_secs(HOOK - 3);
 
 #[test]
 fn a_soft_threshold_in_its_grace_that_is_crossed_again_and_again_sets_the_condition_once_and_evicts_none() {
@@ -37,6 +45,59 @@ fn a_soft_threshold_in_its_grace_that_is_crossed_again_and_again_sets_the_condit
     turn.runs("breather").expect("it runs on");
     let breather = view::stored(&turn, "breather").expect("it is there");
     assert_eq!(view::events(&turn, &breather, "Evicted").expect("a list"), [Value::Null; 0]);
+}
+
+/// Its kubelet ends the pod as a deletion would: the preStop hook first, then the container by SIGTERM, then the sidecar. The
+/// agent kills nothing in it.
+#[test]
+fn a_pod_that_is_evicted_after_its_grace_has_its_hook_and_its_sidecar_ends_last() {
+    let soft = overlay::SOFT.replace("memory.available: 1h", "memory.available: 5s");
+    let turn = Turn::with_agent(&format!("evictionMaxPodGracePeriod: 60{soft}")).expect("it is installed");
+    turn.create(&pod("bystander", &view::IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let mut console = turn.console(NODE).expect("it is there");
+    turn.create(&with_hook("graceful", &["hog", "anon", "--mib", "1800", "--hold", "600"])).expect("it is accepted");
+    let recorded = wait_for("its eviction is recorded", PATIENCE, || {
+        let pod = view::stored(&turn, "graceful")?;
+        Ok((pod["status"]["reason"] == "Evicted").then_some(Instant::now()))
+    });
+    let recorded = recorded.expect("after the grace of the threshold");
+    turn.is_evicted("graceful").expect("its container has ended");
+    assert!(recorded.elapsed() >= HOOK_SEEN, "its container ended after {:?}", recorded.elapsed());
+    wait_for("its sidecar has ended", PATIENCE, || {
+        let sidecar = ended(&view::stored(&turn, "graceful")?, "initContainerStatuses");
+        Ok(sidecar.is_object().then_some(()))
+    })
+    .expect("it is one of the pod's");
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded_for(&turn, "graceful", "memory", "1200Mi").expect("as the kubelet does, once");
+    let graceful = view::stored(&turn, "graceful").expect("it is there");
+    let [main, sidecar] = ["containerStatuses", "initContainerStatuses"].map(|key| ended(&graceful, key));
+    // 128 and the signal.
+    assert!(main["exitCode"] == 143 && sidecar["exitCode"] == 143, "{main} {sidecar}");
+    let at = |state: &Value| state["finishedAt"].as_str().unwrap_or_default().to_owned();
+    assert!(at(&main) <= at(&sidecar), "{main} {sidecar}");
+    assert_eq!(killed(&mut console).expect("it is read"), [""; 0]);
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// A pod with a preStop hook that takes a while, and a sidecar. The first process of the sandbox is PID 1 of them all, so that SIGTERM
+/// ends the others.
+fn with_hook(name: &str, arguments: &[&str]) -> Value {
+    let mut pod = pod(name, arguments);
+    let spec = &mut pod["spec"];
+    spec["initContainers"] = json!([sidecar(spec)]);
+    let hook = [PROGRAM, "hog", "anon", "--mib", "1", "--hold", &HOOK.to_string()];
+    spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": hook}}});
+    spec["shareProcessNamespace"] = true.into();
+    spec["terminationGracePeriodSeconds"] = 40.into();
+    pod
+}
+
+/// How the only container of a kind has ended; null where it has not.
+fn ended(pod: &Value, kind: &str) -> Value {
+    pod["status"][kind][0]["state"]["terminated"].clone()
 }
 
 /// What was seen of the condition.
