@@ -31,6 +31,7 @@ use plimsoll_config::Configuration;
 use plimsoll_cri::FileSystems;
 use plimsoll_inventory::{CoreMessage, DiskReading, Protected, Source, StopOrder, StopResult};
 use plimsoll_node::{capabilities, priority, program, system_calls};
+use plimsoll_policy::kubelet::Condition;
 use plimsoll_state::handover::{self, ForServices};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::io::Interest;
@@ -212,7 +213,7 @@ async fn serve(
     crate::hostile::ordering::attack(&sockets, &dial)?;
     let (dial_api_server, api_server_answers) = cluster::dial(Arc::clone(&socket));
     let mut cluster = cluster.map(|settings| Cluster::start(settings, dial_api_server, PodReader::of(configuration)));
-    let mut at = Serving::new(configuration.machine.cluster.is_on(), journal.is_some());
+    let mut at = Serving::of(configuration, journal.is_some());
     at.statics = StaticPods::new(statics)?;
     let (measured, mut layers) = mpsc::channel(1);
     if !sockets.is_empty() {
@@ -320,6 +321,14 @@ struct Serving {
 }
 
 impl Serving {
+    fn of(configuration: &Configuration, has_journal: bool) -> Self {
+        let mut at = Self::new(configuration.machine.cluster.is_on(), has_journal);
+        // That of memory follows from limits of slices, too.
+        let of_thresholds = configuration.kubelet.thresholds.iter().map(|threshold| threshold.signal.condition());
+        at.outbox.keep_only(of_thresholds.chain([Condition::MemoryPressure]));
+        at
+    }
+
     fn new(has_cluster: bool, has_journal: bool) -> Self {
         let mut feed = Feed::default();
         if has_cluster {

@@ -21,7 +21,7 @@
 //! list of pods does not have the pod any more. Where there is no room, the oldest goes that is reported; where none is, the
 //! oldest that was given up; and then the oldest of all, which is logged, as it is not reported.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use plimsoll_inventory::{
     ConditionState, Eviction, EvictionCause, EvictionNumber, EvictionStep, Limited, Message, Receipt, ReceiptOf,
@@ -54,6 +54,8 @@ pub(super) struct Outbox {
     conditions: BTreeMap<Condition, durable::Condition>,
     /// What the core sent last of each.
     concluded: BTreeMap<Condition, ConditionState>,
+    /// Those that a threshold can set.
+    of_thresholds: BTreeSet<Condition>,
     /// What was in the journal is here, or there is none: before, nothing is given to it.
     is_restored: bool,
     /// Rises with each change,
@@ -109,6 +111,7 @@ impl Outbox {
             evictions: VecDeque::new(),
             conditions: BTreeMap::new(),
             concluded: BTreeMap::new(),
+            of_thresholds: Condition::ALL.into(),
             is_restored: !has_journal,
             version: 0,
             pressing: 0,
@@ -117,6 +120,12 @@ impl Outbox {
             receipts: VecDeque::new(),
             before: VecDeque::new(),
         }
+    }
+
+    /// Thresholds can set these conditions alone: what the journal has of others, by another configuration, would never end,
+    /// and is left.
+    pub(super) fn keep_only(&mut self, conditions: impl Iterator<Item = Condition>) {
+        self.of_thresholds = conditions.collect();
     }
 
     /// Rises with each change of what is here.
@@ -192,8 +201,8 @@ impl Outbox {
             self.put(received);
         }
         for kept in conditions {
-            if let Some(condition) = Condition::ALL.into_iter().find(|condition| condition.name() == kept.name) {
-                self.conditions.entry(condition).or_insert(kept);
+            if let Some(condition) = self.of_thresholds.iter().find(|condition| condition.name() == kept.name) {
+                self.conditions.entry(*condition).or_insert(kept);
             }
         }
         self.is_restored = true;

@@ -10,7 +10,8 @@
 //! figure that may lack what one has freed.
 //!
 //! One pod is evicted at a time. A kill ends what grows and frees what was removed but open; volumes go with the pod, once
-//! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long.
+//! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long: where it has at
+//! any time since, another pod took that again.
 
 mod roles;
 
@@ -19,7 +20,9 @@ use core::time::Duration;
 use plimsoll_inventory::{Counts, DiskReading, DiskRole, InUse, LayersOn, Limited, PodStorage, Table, Unobserved};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
 use plimsoll_policy::room::bring_in;
-use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
+use plimsoll_policy::{
+    Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, ThresholdStatus, Why, Workload, decide,
+};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::super::disk_reader::{DiskReaders, NodeDisks, Unread};
@@ -41,7 +44,7 @@ const TURN: Duration = Duration::from_secs(10);
 /// From a crossing that is seen here, the turn of [`super::disks`] has so long to see it too, and to order what is removed
 /// first: half as long again as the slowest pace of its figures.
 const OTHERS_SEE: Duration = Duration::from_secs(15);
-/// The same where the disk has not gained half of what the last victim took.
+/// The same where the disk has not gained half of what the last victim took, nor was above its threshold since.
 const IN_VAIN: Duration = Duration::from_mins(5);
 /// So many pods are decided about at most.
 const MOST_PODS: usize = 1024;
@@ -219,6 +222,7 @@ impl DiskVictims {
             ..Observation::default()
         };
         decide(&self.policy, &mut self.state, &observation, now, &mut self.plan);
+        self.forget_what_has_gained();
         if let Some(order) = self.plan.reclaim() {
             self.reclaimed = Some(Reclaimed { order: order.order, at: stats_time(now) });
         }
@@ -260,14 +264,27 @@ impl DiskVictims {
         Some(Victim { key: row.key, cause, is_soft, grace, used, request: row.facts.ephemeral_storage_request })
     }
 
+    /// Expects nothing more of a victim by which its disk has gained.
+    fn forget_what_has_gained(&mut self) {
+        let Self { policy, plan, expected, .. } = self;
+        let signal_of = |status: &ThresholdStatus| policy.signal_of(plan.scope, status.why);
+        for expected in expected {
+            let Some(Expected { signal, available, .. }) = *expected else { continue };
+            let mut statuses = plan.thresholds.iter().filter(|status| signal_of(status) == Some(signal)).peekable();
+            // Of a disk that was not read there is none.
+            if statuses.peek().is_some() && statuses.all(|status| !status.is_met || status.available >= available) {
+                *expected = None;
+            }
+        }
+    }
+
     /// Why a pod is evicted for a threshold; `None` while the last one was in vain. What is expected of it is remembered.
     fn threshold(&mut self, index: u32, why: Why, now: MonotonicNs) -> Option<DiskCause> {
         let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
         let signal = self.policy.signal_of(self.plan.scope, why)?;
         let available = status.available;
         let expected = &mut self.expected[DiskRole::of(signal)? as usize];
-        let waits =
-            |expected: &Expected| expected.signal == signal && now < expected.until && available < expected.available;
+        let waits = |expected: &Expected| expected.signal == signal && now < expected.until;
         if expected.as_ref().is_some_and(waits) {
             return None;
         }

@@ -276,6 +276,20 @@ fn after_a_reboot_a_condition_held_until_the_boot_and_the_wall_s_clock_gives_its
 }
 
 #[test]
+fn a_condition_that_no_threshold_can_set_any_more_is_left() {
+    let mut before = outbox(true);
+    before.conclude(state(true, monotonic(), None));
+    let kept = write(&mut before);
+    for (observed, expected) in [(Condition::DiskPressure, 1), (Condition::MemoryPressure, 0)] {
+        let mut outbox = Outbox::new(true, true);
+        outbox.keep_only([observed].into_iter());
+        outbox.restore(kept.clone());
+        assert_eq!(outbox.conditions().count(), expected, "{observed:?}");
+        assert_eq!(outbox.reports().map(|reports| reports.conditions.len()), Some(expected), "it leaves the journal");
+    }
+}
+
+#[test]
 fn what_conditions_were_is_not_sent_before_the_journal_was_read_or_could_not_be() {
     let mut outbox = Outbox::new(true, true);
     assert_eq!(sent_before(&mut outbox), []);

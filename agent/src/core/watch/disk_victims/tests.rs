@@ -272,6 +272,24 @@ fn where_the_disk_has_not_gained_the_next_one_waits_and_where_it_has_it_does_not
     }
 }
 
+#[test]
+fn where_the_disk_has_gained_and_another_pod_takes_that_again_it_is_evicted() {
+    // Above the threshold for a while; half of what the victim took; less.
+    for (gained, second_goes) in [(95, true), (65, true), (50, false)] {
+        let mut node = Node::new(EvictionPolicy::Plimsoll, 10 * MIB);
+        node.pod(0, None, Some(120 * MIB), None);
+        node.pod(1, None, Some(110 * MIB), None);
+        node.turn(Duration::ZERO);
+        assert_eq!(node.killed(), [true, false]);
+        node.ends(0);
+        node.left.store((10 + gained) * MIB, Ordering::Relaxed);
+        node.turn(Duration::from_secs(5));
+        node.left.store(20 * MIB, Ordering::Relaxed);
+        node.turn(Duration::from_secs(10));
+        assert_eq!(node.killed(), [true, second_goes], "{gained} MiB");
+    }
+}
+
 /// Of pods, by their names: little but logs, little but a writable layer.
 fn pods_on_both(node: &mut Node) {
     node.container(0, [200 * MIB, 2 * MIB], None);
