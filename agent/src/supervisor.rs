@@ -68,7 +68,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 const SERVICES_GRACE: Duration = Duration::from_secs(1);
 /// How long the end of a process that was killed is waited for.
 const KILLED_GRACE: Duration = Duration::from_secs(1);
-/// The OOM killer's adjustment of all processes: after all others but those that it never kills.
+/// The OOM killer's adjustment of the supervisor, the core and the reporter: after all others but those that it never kills.
 const OOM_SCORE: i16 = -999;
 
 /// Reads the configuration, with this process's own cgroup for its checks.

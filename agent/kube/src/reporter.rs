@@ -221,8 +221,13 @@ impl Reporter {
         }
     }
 
-    fn set_conditions(&mut self, conditions: Vec<Condition>) {
+    /// Those that go on keep their time, which may be the one that the node has.
+    fn set_conditions(&mut self, mut conditions: Vec<Condition>) {
         if let Some(before) = self.conditions.take() {
+            for condition in &mut conditions {
+                let same = before.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
+                condition.since = same.map_or(condition.since, |same| same.since);
+            }
             self.standard.change(&before, &conditions);
             self.note_new(&before, &conditions);
         } else {
@@ -242,12 +247,12 @@ impl Reporter {
     /// The node has these conditions of an earlier process. Those that are the same keep the time that it has, and are no news.
     fn compare(&mut self, written: &[Condition]) {
         let (Some(first), Some(conditions)) = (self.first.take(), self.conditions.as_mut()) else { return };
-        let (unchanged, _): (Vec<Condition>, Vec<Condition>) = first.iter().partition(|it| conditions.contains(it));
+        let unchanged: Vec<Condition> = first.iter().filter(|it| conditions.contains(it)).copied().collect();
         for condition in conditions.iter_mut().filter(|it| unchanged.contains(it)) {
             let same = written.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
             condition.since = same.map_or(condition.since, |same| same.since);
         }
-        // What changed since the first ones was taken in then.
+        // What has changed since was taken in when it changed.
         self.standard.change(written, &unchanged);
         self.note_new(written, &first);
     }
@@ -262,8 +267,9 @@ impl Reporter {
 
     fn see(&mut self, view: Option<NodeView>) {
         let Some(view) = view else { return };
-        if self.object.replace(view.uid).is_some_and(|before| before != view.uid) {
-            // It has neither conditions nor taints of ours.
+        let before = self.object.replace(view.uid);
+        // It has neither conditions nor taints of ours; or it was asked for when there was none.
+        if before != Some(view.uid) && (before.is_some() || self.first.is_some()) {
             self.due = Due::All;
         }
         if let Some(conditions) = &self.conditions {
@@ -374,7 +380,8 @@ impl Reporter {
     /// What is written, for the log.
     fn what(&self, write: Write) -> String {
         match write {
-            Write::Compare | Write::Conditions => "the node's conditions".into(),
+            Write::Compare => "the question for the node's conditions".into(),
+            Write::Conditions => "the node's conditions".into(),
             Write::Taints => "the node's taint".into(),
             Write::Standard => "the node's standard conditions".into(),
             Write::Patch(at) | Write::Look(at) => format!("the status of {}", self.outbox[at].pod()),

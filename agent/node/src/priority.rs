@@ -78,7 +78,8 @@ pub fn set_oom_score_adj(value: i16) -> Result<(), NodeError> {
 /// a container's (`memory.oom.group`, since 1.28), and then the least of them costs the others.
 ///
 /// # Errors
-/// Where it ends all of them and this cannot be changed. Where there is no such file, it ends none but the one it selects.
+/// Where it ends all of them and this cannot be changed. Where there is no such file, nothing is; what ancestors have is not
+/// the agent's.
 pub fn die_one_by_one(root: &Path, own: &[u8]) -> Result<(), NodeError> {
     let path = root.join(OsStr::from_bytes(own)).join("memory.oom.group");
     let refused =

@@ -122,7 +122,7 @@ impl Outbox {
         }
     }
 
-    /// Thresholds can set these conditions alone: what the journal has of others, by another configuration, would never end,
+    /// Only these conditions can be set by thresholds: what the journal has of others, by another configuration, would never end,
     /// and is left.
     pub(super) fn keep_only(&mut self, conditions: impl Iterator<Item = Condition>) {
         self.of_thresholds = conditions.collect();

@@ -39,9 +39,12 @@ impl Reporter {
             (Write::Compare | Write::Conditions | Write::Taints, Refusal::Gone) => {
                 self.leave_conditions(write, "there is no such node");
             }
-            (Write::Compare | Write::Conditions | Write::Taints, Refusal::Never(why)) => {
-                self.leave_conditions(write, &why);
+            // What is written all the same has the times of this process, and is news.
+            (Write::Compare, Refusal::Never(why)) => {
+                self.of_conditions.note(what, &why);
+                self.compare(&[]);
             }
+            (Write::Conditions | Write::Taints, Refusal::Never(why)) => self.leave_conditions(write, &why),
             (Write::Standard, Refusal::Gone) => self.standard.end(),
             (Write::Standard, Refusal::Never(why)) => {
                 self.standard.retry.note(what, &why);

@@ -608,3 +608,43 @@ fn a_node_object_that_is_made_anew_has_the_conditions_at_once() {
         }
     });
 }
+
+#[test]
+fn a_node_that_is_made_after_it_was_asked_for_has_the_conditions_at_once() {
+    run(async {
+        let is_there = Arc::new(AtomicBool::new(false));
+        let there = Arc::clone(&is_there);
+        let (client, log) = server(move |asked| match asked.line().as_str() {
+            GET if !there.load(Ordering::Relaxed) => refused(404, "NotFound", "there is no such node"),
+            _ => accepts(asked),
+        });
+        let mut reporter = reporting(client, None::<Entry>);
+        reporter.set_conditions(memory(false));
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
+        assert_eq!(lines(&log), [GET]);
+        is_there.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        reporter.see(Some(NodeView::of(&Node::default())));
+        until(&mut reporter, |_| lines(&log).iter().any(|line| line == APPLY)).await;
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn conditions_are_written_where_the_node_may_never_be_read_and_those_that_go_on_keep_their_time() {
+    run(async {
+        let (client, log) = server(|asked| match asked.line().as_str() {
+            GET => refused(403, "Forbidden", "no right"),
+            _ => accepts(asked),
+        });
+        let mut reporter = reporting(client, None::<Entry>);
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        reporter.set_conditions(vec![Condition { kind: Kind::Memory, holds: true, since: at(60) }]);
+        let begun = Instant::now();
+        until(&mut reporter, |_| lines(&log).iter().any(|line| line == APPLY)).await;
+        assert!(begun.elapsed() < Duration::from_mins(3), "{:?}", begun.elapsed());
+        let disk = Condition { kind: Kind::Disk, holds: false, since: at(120) };
+        reporter.set_conditions(vec![Condition { kind: Kind::Memory, holds: true, since: at(120) }, disk]);
+        assert_eq!(reporter.conditions.as_ref().map(|all| [all[0].since, all[1].since]), Some([at(60), at(120)]));
+    });
+}

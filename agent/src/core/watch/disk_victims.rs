@@ -10,19 +10,17 @@
 //! figure that may lack what one has freed.
 //!
 //! One pod is evicted at a time. A kill ends what grows and frees what was removed but open; volumes go with the pod, once
-//! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long: where it has at
-//! any time since, another pod took that again.
+//! the kubelet removes it. So where a disk has not gained by the last victim, the next one waits for long. Where it has gained
+//! at any time since, and is short again, another pod took that.
 
 mod roles;
 
 use core::time::Duration;
 
 use plimsoll_inventory::{Counts, DiskReading, DiskRole, InUse, LayersOn, Limited, PodStorage, Table, Unobserved};
-use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings, Signal};
+use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings};
 use plimsoll_policy::room::bring_in;
-use plimsoll_policy::{
-    Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, ThresholdStatus, Why, Workload, decide,
-};
+use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::super::disk_reader::{DiskReaders, NodeDisks, Unread};
@@ -44,7 +42,8 @@ const TURN: Duration = Duration::from_secs(10);
 /// From a crossing that is seen here, the turn of [`super::disks`] has so long to see it too, and to order what is removed
 /// first: half as long again as the slowest pace of its figures.
 const OTHERS_SEE: Duration = Duration::from_secs(15);
-/// The same where the disk has not gained half of what the last victim took, nor was above its threshold since.
+/// The least time between two victims where the disk has not gained by the first one: half of what that took, or a tenth and
+/// so much that it was above its threshold, whatever others took meanwhile.
 const IN_VAIN: Duration = Duration::from_mins(5);
 /// So many pods are decided about at most.
 const MOST_PODS: usize = 1024;
@@ -52,9 +51,12 @@ const MOST_PODS: usize = 1024;
 /// What was expected of the last victim.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
-    signal: Signal,
-    /// So much is to be left.
-    available: Amount,
+    /// The threshold that it was evicted for.
+    why: Why,
+    /// So much is to be left while that is crossed,
+    below: Amount,
+    /// and so much while it is not.
+    above: Amount,
     /// Until then no other pod is evicted for it.
     until: MonotonicNs,
 }
@@ -266,13 +268,11 @@ impl DiskVictims {
 
     /// Expects nothing more of a victim by which its disk has gained.
     fn forget_what_has_gained(&mut self) {
-        let Self { policy, plan, expected, .. } = self;
-        let signal_of = |status: &ThresholdStatus| policy.signal_of(plan.scope, status.why);
-        for expected in expected {
-            let Some(Expected { signal, available, .. }) = *expected else { continue };
-            let mut statuses = plan.thresholds.iter().filter(|status| signal_of(status) == Some(signal)).peekable();
+        for expected in &mut self.expected {
+            let Some(Expected { why, below, above, .. }) = *expected else { continue };
             // Of a disk that was not read there is none.
-            if statuses.peek().is_some() && statuses.all(|status| !status.is_met || status.available >= available) {
+            let status = self.plan.thresholds.iter().find(|status| status.why == why);
+            if status.is_some_and(|it| it.available >= if it.is_met { below } else { above }) {
                 *expected = None;
             }
         }
@@ -284,13 +284,13 @@ impl DiskVictims {
         let signal = self.policy.signal_of(self.plan.scope, why)?;
         let available = status.available;
         let expected = &mut self.expected[DiskRole::of(signal)? as usize];
-        let waits = |expected: &Expected| expected.signal == signal && now < expected.until;
+        let waits = |expected: &Expected| expected.why == why && now < expected.until;
         if expected.as_ref().is_some_and(waits) {
             return None;
         }
         let ranked = self.plan.ranked.iter().find(|ranked| ranked.workload == index);
-        let half = Amount::nanos(ranked.map_or(0, |ranked| ranked.frees.as_nanos() / 2));
-        *expected = Some(Expected { signal, available: available + half, until: now.after(IN_VAIN) });
+        let part = |of| available + Amount::nanos(ranked.map_or(0, |ranked| ranked.frees.as_nanos() / of));
+        *expected = Some(Expected { why, below: part(2), above: part(10), until: now.after(IN_VAIN) });
         Some(DiskCause::Threshold { signal, available, threshold: status.at })
     }
 }

@@ -16,7 +16,7 @@ pub(crate) fn agents_in_containers() -> Result<()> {
     })?;
     let other = Settings { port: scene.settings.port + 1, ..scene.settings.clone() };
     // As the kubelet does for a container.
-    let own = scene.settings.cgroup()?;
+    let own = other.cgroup()?;
     own.write("memory.oom.group", "1")?;
     let mut second = Agent::launch(&other)?;
     second.wait_shadowing(PATIENCE)?;

@@ -10,7 +10,7 @@ use plimsoll_inventory::{
     Facts, PartUsage, Pod, PodFacts, RemovalError, RemovalResult, Room, StorageLimit, StoragePart, Update,
 };
 use plimsoll_node::clock::monotonic;
-use plimsoll_policy::kubelet::QosClass;
+use plimsoll_policy::kubelet::{QosClass, Signal};
 use plimsoll_policy::{EvictionPolicy, Protected, Uid};
 use plimsoll_storage::Device;
 use std::sync::Arc;
@@ -274,10 +274,10 @@ fn where_the_disk_has_not_gained_the_next_one_waits_and_where_it_has_it_does_not
 
 #[test]
 fn where_the_disk_has_gained_and_another_pod_takes_that_again_it_is_evicted() {
-    // Above the threshold for a while; half of what the victim took; less.
-    for (gained, second_goes) in [(95, true), (65, true), (50, false)] {
+    // Above the threshold by a tenth of what the victim took, and by less; below it by half of that, and by less.
+    for (taken, gained, second_goes) in [(300, 95, true), (980, 95, false), (120, 65, true), (120, 50, false)] {
         let mut node = Node::new(EvictionPolicy::Plimsoll, 10 * MIB);
-        node.pod(0, None, Some(120 * MIB), None);
+        node.pod(0, None, Some(taken * MIB), None);
         node.pod(1, None, Some(110 * MIB), None);
         node.turn(Duration::ZERO);
         assert_eq!(node.killed(), [true, false]);
@@ -286,7 +286,7 @@ fn where_the_disk_has_gained_and_another_pod_takes_that_again_it_is_evicted() {
         node.turn(Duration::from_secs(5));
         node.left.store(20 * MIB, Ordering::Relaxed);
         node.turn(Duration::from_secs(10));
-        assert_eq!(node.killed(), [true, second_goes], "{gained} MiB");
+        assert_eq!(node.killed(), [true, second_goes], "{gained} MiB of {taken}");
     }
 }
 

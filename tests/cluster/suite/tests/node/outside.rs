@@ -72,12 +72,12 @@ fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_vic
     let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, "")).expect("it is installed");
     // One that was started again would find as little, and the kubelet with it.
     two_pods(&turn, "Never").expect("they run");
+    let before = restarts(&turn).expect("the agent's pod");
     let all = view::available(&turn).expect("it is known") >> 20;
     let mib = (all + TOO_MUCH).to_string();
     // Faster than the kubelet looks, whose own threshold is met on the way.
     let grow = [PROGRAM, "hog", "anon", "--mib", &mib, "--hold", "1"];
     service_manager::start(&turn, "fills", &grow).expect("it is started");
-    let before = restarts(&turn).expect("the agent's pod");
     let pods = ["low", "high"].map(|name| view::stored(&turn, name).expect("it is there"));
     let of_either = || {
         let events = pods.iter().map(|pod| view::events(&turn, pod, "PlimsollLostRace"));

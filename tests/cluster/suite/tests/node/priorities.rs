@@ -72,7 +72,7 @@ fn of_fork_bombs_the_one_of_low_priority_goes_first_and_a_pod_beside_them_stays(
     let console = turn.console(NODE).expect("it is there");
     let pipe = held(&turn, ORDER.map(|name| pod(name, &pids::FORKS)));
     // Of the higher priority, too: no request counts for tasks (`rankPIDPressure`, pkg/kubelet/eviction/helpers.go), so that one
-    // of the lower priority would go before the second one, as few as it has.
+    // of the lower priority would go before the second one, however few it has.
     let mut beside = pod(WITHIN, &IDLE);
     beside["spec"]["priorityClassName"] = ORDER[1].into();
     turn.create(&beside).expect("it is accepted");

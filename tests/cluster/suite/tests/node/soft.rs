@@ -47,8 +47,8 @@ fn a_soft_threshold_in_its_grace_that_is_crossed_again_and_again_sets_the_condit
     assert_eq!(view::events(&turn, &breather, "Evicted").expect("a list"), [Value::Null; 0]);
 }
 
-/// Its kubelet ends the pod as a deletion would: the preStop hook first, then the container by SIGTERM, then the sidecar. The
-/// agent kills nothing in it.
+/// Its kubelet ends the pod as a deletion would: the preStop hook first, then the container by SIGTERM, and the sidecar not
+/// before that. The agent kills nothing in it.
 #[test]
 fn a_pod_that_is_evicted_after_its_grace_has_its_hook_and_its_sidecar_ends_last() {
     let soft = overlay::SOFT.replace("memory.available: 1h", "memory.available: 5s");
