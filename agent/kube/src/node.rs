@@ -100,6 +100,13 @@ impl Condition {
         format!("an eviction threshold on {} {does} met, or was until a short time ago", self.kind.resource())
     }
 
+    /// Has the time of the one that it was before, where it is the same.
+    pub(crate) fn keep_time(&mut self, before: &[Self]) {
+        if let Some(same) = before.iter().find(|it| (it.kind, it.holds) == (self.kind, self.holds)) {
+            self.since = same.since;
+        }
+    }
+
     fn written(&self, now: Timestamp) -> Value {
         let Self { kind, holds, since } = *self;
         let (status, reason) = if holds { ("True", "ThresholdMet") } else { ("False", "ThresholdNotMet") };

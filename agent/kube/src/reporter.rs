@@ -225,8 +225,7 @@ impl Reporter {
     fn set_conditions(&mut self, mut conditions: Vec<Condition>) {
         if let Some(before) = self.conditions.take() {
             for condition in &mut conditions {
-                let same = before.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
-                condition.since = same.map_or(condition.since, |same| same.since);
+                condition.keep_time(&before);
             }
             self.standard.change(&before, &conditions);
             self.note_new(&before, &conditions);
@@ -249,8 +248,7 @@ impl Reporter {
         let (Some(first), Some(conditions)) = (self.first.take(), self.conditions.as_mut()) else { return };
         let unchanged: Vec<Condition> = first.iter().filter(|it| conditions.contains(it)).copied().collect();
         for condition in conditions.iter_mut().filter(|it| unchanged.contains(it)) {
-            let same = written.iter().find(|it| (it.kind, it.holds) == (condition.kind, condition.holds));
-            condition.since = same.map_or(condition.since, |same| same.since);
+            condition.keep_time(written);
         }
         // What has changed since was taken in when it changed.
         self.standard.change(written, &unchanged);
