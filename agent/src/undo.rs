@@ -1,6 +1,9 @@
 //! Undoes what a core left that died: thaws what it froze, continues what it and the kernel side stopped.
 //!
-//! The supervisor does this as soon as the core has ended; `plimsoll undo` does it where all processes were killed.
+//! The supervisor does this as soon as the core has ended; `plimsoll undo` does it where all processes were killed, and can remove
+//! what agents keep on the machine as well.
+
+mod state;
 
 use std::fmt;
 use std::path::Path;
@@ -23,13 +26,20 @@ use crate::supervisor::in_the_machine;
 
 /// Exit codes, as `--help` has them.
 const CODES: &str = "Exit codes: 0 nothing is left to undo, or another agent acts and holds what it holds; 1 something \
-could not be undone, and a line says what; 2 wrong arguments or configuration; 3 this is a container \
+could not be undone, or be removed, and a line says what; 2 wrong arguments or configuration; 3 this is a container \
 that may not see the machine.";
 
-/// `plimsoll undo`: the configuration that names the record.
+/// `plimsoll undo`: the configuration that names the record, and what comes after it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
+    /// Then remove what agents keep on this machine for the next one: the run record, the journal, and what is pinned in bpffs. Only
+    /// where nothing is left to undo and no agent acts
+    #[arg(long)]
+    remove_state: bool,
+    /// Then stay until asked to end, as the pods of a DaemonSet have to
+    #[arg(long, hide_short_help = true)]
+    stay: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -149,7 +159,24 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let Some(configuration) = in_the_machine(|| arguments.options.load(None))? else { return Ok(crate::NOT_HERE) };
     let summary = undo_all(&configuration)?;
     crate::log::print(&format!("plimsoll: {summary}\n"));
-    Ok(u8::from(!summary.failed.is_empty()))
+    let mut is_done = summary.failed.is_empty();
+    if arguments.remove_state && is_done {
+        let state::Removed { gone, left } = state::remove_all(&configuration)?;
+        for path in gone {
+            crate::log::print(&format!("plimsoll: removed {}\n", path.display()));
+        }
+        for why in &left {
+            crate::log::complain(why);
+        }
+        is_done = left.is_empty();
+    }
+    if arguments.stay && is_done {
+        // No process of a pod that sees those of the machine is the first of its namespace, so that SIGTERM ends this one.
+        loop {
+            std::thread::park();
+        }
+    }
+    Ok(u8::from(!is_done))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use plimsoll_cluster_suite::{Answer, Cluster, Format, wait_for};
 use plimsoll_inventory::{
-    CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Incident,
-    IncidentKind, IncidentOf, MESSAGE, Message, PodMessage, Source,
+    CORE_MESSAGE, ConditionState, CoreMessage, Eviction, EvictionCause, EvictionNumber, EvictionStep, Exhausted,
+    Incident, IncidentKind, IncidentOf, MESSAGE, Message, PodMessage, Source,
 };
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::Uid;
@@ -146,7 +146,7 @@ fn eviction(uid: &str) -> Eviction {
 fn lost_race(uid: &str) -> Incident {
     let mut name = [0; 16];
     name[..3].copy_from_slice(b"hog");
-    let what = IncidentKind::LostRace { pid: 77, name, resident: None, slice: None };
+    let what = IncidentKind::OomKill { pid: 77, name, resident: None, exhausted: Exhausted::Machine };
     Incident { what, of: IncidentOf::Pod(Uid::of(uid)), wall_ms: wall_ms() }
 }
 

@@ -171,7 +171,7 @@ pub enum ReceiptOf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::incident::{IncidentKind, IncidentOf, PathEnd};
+    use crate::incident::{Exhausted, IncidentKind, IncidentOf, PathEnd};
     use crate::runtime_order::ContainerNumber;
     use core::time::Duration;
     use plimsoll_policy::kubelet::Reclaim;
@@ -223,13 +223,13 @@ mod tests {
             CoreMessage::CgroupsChanged,
         ];
         let path = PathEnd::of(&[b'x'; 64]);
-        let (resident, slice) = (Some(Bytes(u64::MAX)), Some(path));
+        let (resident, exhausted) = (Some(Bytes(u64::MAX)), Exhausted::Slice(path));
         let cgroup = IncidentOf::Cgroup { id: Some(CgroupId(u64::MAX)), path };
         let incidents = [
             (IncidentKind::Frozen(Duration::MAX), IncidentOf::Pod(Uid(u128::MAX))),
             (IncidentKind::Stopped, cgroup),
             (IncidentKind::Reclaimed { asked: Bytes(u64::MAX), is_all: true }, cgroup),
-            (IncidentKind::LostRace { pid: u32::MAX, name: [b'x'; 16], resident, slice }, cgroup),
+            (IncidentKind::OomKill { pid: u32::MAX, name: [b'x'; 16], resident, exhausted }, cgroup),
         ];
         let incidents = incidents.map(|(what, of)| CoreMessage::Incident(Incident { what, of, wall_ms: u64::MAX }));
         orders.into_iter().chain(evictions).chain(conditions).chain(incidents).collect()

@@ -37,17 +37,29 @@ pub enum IncidentKind {
         /// All of it was taken back.
         is_all: bool,
     },
-    /// The OOM killer killed a process where the agent has a threshold.
-    LostRace {
+    /// The OOM killer killed a process for want of what the agent looks at, and not at the limit of a container.
+    OomKill {
         /// The process.
         pid: u32,
         /// Its command name, filled up with zero bytes.
         name: CommandName,
         /// What it had resident.
         resident: Option<Bytes>,
-        /// The slice whose memory.max was reached; absent where the memory of the node was short.
-        slice: Option<PathEnd>,
+        /// What there was no memory left of.
+        exhausted: Exhausted,
     },
+}
+
+/// What the OOM killer found no memory left of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exhausted {
+    /// The machine, which has a threshold.
+    Machine,
+    /// A slice with a threshold, whose memory.max was reached.
+    Slice(PathEnd),
+    /// The NUMA nodes that the process is bound to, by its cpuset or by a memory policy. No threshold is for these: to evict from
+    /// the whole machine would bring back memory of other nodes.
+    NumaNodes,
 }
 
 /// Where it happened.

@@ -40,7 +40,7 @@ pub use core_message::{
 };
 pub use discover::{Bounds, Discovery, Found, discover, workload_of};
 pub use identity::{ContainerCgroup, ContainerKind, PodCgroup, identify, identify_in, is_monitor};
-pub use incident::{CommandName, Incident, IncidentKind, IncidentOf, PathEnd, without_zeros};
+pub use incident::{CommandName, Exhausted, Incident, IncidentKind, IncidentOf, PathEnd, without_zeros};
 pub use inventory::{Config, Coverage, Inventory, Refresh, Sink};
 pub use message::{DiskReading, DiskRole, MESSAGE, Message, Room, Source};
 pub use orphans::OrphanedPods;

@@ -111,7 +111,7 @@ const FROM_EXT4: [&str; 1] = ["is-before-the-oom-killer"];
 const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (Some("psi=0"), false, &["without-pressure-polls"]),
     (Some("cgroup_disable=memory"), false, &["without-memory-controller"]),
-    (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named"]),
+    (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named", "numa-exhaustion-evicts-nothing"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
 const ON_ARM64: [&str; 31] = [

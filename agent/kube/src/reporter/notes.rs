@@ -52,6 +52,8 @@ pub enum IncidentReason {
     Reclaimed,
     /// The OOM killer was first.
     LostRace,
+    /// It was called where NUMA nodes that a process is bound to were out of memory.
+    NumaExhausted,
 }
 
 /// Of what kind an event is.
@@ -76,6 +78,7 @@ impl Note {
             Self::Incident(Incident { reason: IncidentReason::Braked, .. }) => "PlimsollBraked",
             Self::Incident(Incident { reason: IncidentReason::Reclaimed, .. }) => "PlimsollReclaimed",
             Self::Incident(Incident { reason: IncidentReason::LostRace, .. }) => "PlimsollLostRace",
+            Self::Incident(Incident { reason: IncidentReason::NumaExhausted, .. }) => "PlimsollNumaExhausted",
         }
     }
 
@@ -83,7 +86,9 @@ impl Note {
         match self {
             Self::ThresholdMet(_)
             | Self::Degraded(_)
-            | Self::Incident(Incident { reason: IncidentReason::LostRace, .. }) => "Warning",
+            | Self::Incident(Incident { reason: IncidentReason::LostRace | IncidentReason::NumaExhausted, .. }) => {
+                "Warning"
+            }
             Self::Recovered(_) | Self::Incident(_) => "Normal",
         }
     }
@@ -307,6 +312,7 @@ mod tests {
                 (braked, Some("web"), "first"),
                 (braked, Some("web"), "second"),
                 (lost, Some("web"), "lost"),
+                (IncidentReason::NumaExhausted, Some("web"), "exhausted"),
                 (braked, Some("db"), "another"),
                 (IncidentReason::Reclaimed, None, "of the node"),
             ] {
@@ -316,6 +322,7 @@ mod tests {
             let expected = [
                 ["PlimsollBraked", "second", "Normal", "2"],
                 ["PlimsollLostRace", "lost", "Warning", "1"],
+                ["PlimsollNumaExhausted", "exhausted", "Warning", "1"],
                 ["PlimsollBraked", "another", "Normal", "1"],
                 ["PlimsollReclaimed", "of the node", "Normal", "1"],
             ];

@@ -3,14 +3,17 @@
 use super::tests::{accepts, eviction, run};
 use super::*;
 use crate::event::PodReference;
-use crate::testing::{refused, server};
+use crate::node::Kind;
+use crate::testing::{Asked, refused, server};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// A twenty-fifth of a cluster of 5,000, as of what the API server takes.
 const NODES: usize = 200;
 const EVICTIONS: usize = 30;
-/// A patch and an event each, before all other events.
-const WRITES: usize = NODES * EVICTIONS * 2;
+/// A patch and an event for each eviction, before all other events; and of each node what it has of conditions, these, what it has
+/// of taints, and that.
+const WRITES: usize = NODES * (EVICTIONS * 2 + 4);
 const MOST_IN_A_SECOND: usize = 80;
 /// It answers nothing for so long.
 const OUTAGE: Duration = Duration::from_mins(1);
@@ -23,6 +26,9 @@ struct Load {
     accepted: usize,
     /// The most that was sent in one, after the outage.
     most: usize,
+    /// Which nodes have their taint, by the paths of their objects, and since when half of them have.
+    tainted: BTreeSet<String>,
+    half: Duration,
 }
 
 impl Load {
@@ -30,13 +36,22 @@ impl Load {
     fn take(&mut self, passed: Duration) -> bool {
         let tenth = passed.as_millis() / 100;
         if tenth != self.tenth {
-            *self = Self { tenth, most: self.most, ..Self::default() };
+            (self.tenth, self.sent, self.accepted) = (tenth, 0, 0);
         }
         let (is_up, has_room) = (passed >= OUTAGE, self.accepted < MOST_IN_A_SECOND / 10);
         self.sent += 1;
         self.most = self.most.max(if is_up { self.sent } else { 0 });
         self.accepted += usize::from(is_up && has_room);
         is_up && has_room
+    }
+
+    /// This was accepted.
+    fn note(&mut self, asked: &Asked, passed: Duration) {
+        let taints = &asked.body["spec"]["taints"];
+        let is_new = taints[0]["key"] == Kind::Memory.taint() && self.tainted.insert(asked.path.clone());
+        if is_new && self.tainted.len() == NODES / 2 {
+            self.half = passed;
+        }
     }
 }
 
@@ -47,8 +62,9 @@ fn nodes_that_come_back_together_are_spread_over_time() {
         let (start, load) = (Instant::now(), Arc::<Mutex<Load>>::default());
         let of_server = Arc::clone(&load);
         let (client, log) = server(move |asked| {
-            let passed = start.elapsed();
-            if of_server.lock().expect("no test failed with it").take(passed) {
+            let (passed, mut load) = (start.elapsed(), of_server.lock().expect("no test failed with it"));
+            if load.take(passed) {
+                load.note(asked, passed);
                 accepts(asked)
             } else if passed < OUTAGE {
                 refused(503, "ServiceUnavailable", "")
@@ -57,7 +73,8 @@ fn nodes_that_come_back_together_are_spread_over_time() {
             }
         });
         let (outcomes, mut came) = mpsc::unbounded_channel();
-        let (_conditions, conditions) = watch::channel(None);
+        let short = Condition { kind: Kind::Memory, holds: true, since: Timestamp::now() };
+        let (_conditions, conditions) = watch::channel(Some(vec![short]));
         // They are gone once they were patched.
         let (_pods, pods) = watch::channel(Some(Pods::new()));
         let ((_node, node), (_degraded, degraded)) = (watch::channel(None), watch::channel(Vec::new()));
@@ -89,7 +106,8 @@ fn nodes_that_come_back_together_are_spread_over_time() {
                 degraded: degraded.clone(),
                 incidents,
             };
-            tokio::spawn(Reporter::new(client.clone(), number.to_string(), None).run(report, outcomes.clone()));
+            let reporter = Reporter::new(client.clone(), number.to_string(), Some(TaintEffect::NoSchedule));
+            tokio::spawn(reporter.run(report, outcomes.clone()));
         }
         let mut over = 0;
         while over < NODES * EVICTIONS {
@@ -100,8 +118,12 @@ fn nodes_that_come_back_together_are_spread_over_time() {
         // All writes take 150 s at the rate that it accepts.
         let least = Duration::from_secs((WRITES / MOST_IN_A_SECOND) as u64);
         assert!(passed >= OUTAGE + least && passed < OUTAGE + 3 * least, "{passed:?}");
-        let most = load.lock().expect("no test failed with it").most;
+        let load = load.lock().expect("no test failed with it");
+        let Load { most, half, .. } = *load;
         assert!(most < NODES / 4, "{most} were sent in a tenth of a second");
+        // What keeps pods away goes first, once a node finds that the API server is back, for which it asks once in a minute.
+        assert!(half < OUTAGE + least, "half of the nodes have their taint after {half:?}");
+        assert_eq!(load.tainted.len(), NODES, "what is refused is tried again");
         let sent = log.lock().expect("no test failed with it").len();
         assert!(sent < 3 * WRITES, "{sent} requests for {WRITES} writes");
     });

@@ -1,8 +1,8 @@
 //! What `services` is to report to the cluster for people: workloads that were frozen, page cache that was taken back, and the
-//! OOM killer where it was first. Each is handed over once, by an agent that acts. Where half of the way to `services` is taken
+//! OOM killer where it was first or where NUMA nodes were exhausted. Each is handed over once, by an agent that acts. Where half of the way to `services` is taken
 //! it is left out: evictions go before it, and the log and the metrics have it.
 
-use plimsoll_inventory::{CoreMessage, Incident, IncidentKind, IncidentOf, PathEnd};
+use plimsoll_inventory::{CoreMessage, Exhausted, Incident, IncidentKind, IncidentOf, PathEnd};
 use plimsoll_node::clock::wall_ms;
 use plimsoll_sense::{OomScope, Wake};
 use plimsoll_units::{Bytes, CgroupId};
@@ -19,16 +19,17 @@ impl Watch {
         }
     }
 
-    /// The OOM killer was first where this agent has a threshold: on the node, or on the slice whose memory.max was reached. A
-    /// container that reached its own, and what is short on some nodes of memory alone, no threshold is for.
-    pub(super) fn lost_race(&mut self, wake: &Wake, resident: Option<Bytes>) {
+    /// The OOM killer was first where this agent has a threshold, on the node or on the slice whose memory.max was reached, or
+    /// NUMA nodes were exhausted, which no threshold is for. A container that reached its own limit is its owner's concern.
+    pub(super) fn oom_killed(&mut self, wake: &Wake, resident: Option<Bytes>) {
         let Wake::Oom { victim, name, victim_cgroup, lineage, scope, limit, .. } = *wake else { return };
-        let slice = match (scope, limit.and_then(|limit| self.slice_path(limit))) {
-            (OomScope::Global, _) => None,
-            (OomScope::Cgroup, Some(slice)) => Some(slice),
-            (OomScope::Cgroup | OomScope::Cpuset | OomScope::NumaNode, _) => return,
+        let exhausted = match (scope, limit.and_then(|limit| self.slice_path(limit))) {
+            (OomScope::Global, _) => Exhausted::Machine,
+            (OomScope::Cgroup, Some(slice)) => Exhausted::Slice(slice),
+            (OomScope::Cgroup, None) => return,
+            (OomScope::Cpuset | OomScope::NumaNode, _) => Exhausted::NumaNodes,
         };
-        let what = IncidentKind::LostRace { pid: victim, name, resident, slice };
+        let what = IncidentKind::OomKill { pid: victim, name, resident, exhausted };
         // Without the memory controller it has no lineage.
         if lineage[0].is_some() { self.happened(what, &lineage) } else { self.happened(what, &[victim_cgroup]) }
     }
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oom_killer_is_first_where_the_node_or_a_slice_is_short_and_not_where_a_container_is_at_its_own_limit() {
+    fn the_oom_killer_is_an_incident_but_where_a_container_is_at_its_own_limit() {
         let mut scene = Scene::new(1);
         let id = pod(&mut scene, 0, "a").id();
         let (container, slice) = (CgroupId(1 << 40), scene.open("slice").id());
@@ -114,23 +115,29 @@ mod tests {
         let path = PathEnd::of(b"slice");
         let of_pod = IncidentOf::Pod(Uid(7));
         for (scope, lineage, limit, expected) in [
-            (OomScope::Global, &inside[..], None, Some((None, of_pod))),
-            (OomScope::Cgroup, &inside, Some(slice), Some((Some(path), of_pod))),
+            (OomScope::Global, &inside[..], None, Some((Exhausted::Machine, of_pod))),
+            (OomScope::Cgroup, &inside, Some(slice), Some((Exhausted::Slice(path), of_pod))),
             (OomScope::Cgroup, &inside, Some(container), None),
             (OomScope::Cgroup, &inside, None, None),
-            (OomScope::Cpuset, &inside, None, None),
+            (OomScope::Cpuset, &inside, None, Some((Exhausted::NumaNodes, of_pod))),
+            (OomScope::NumaNode, &inside, None, Some((Exhausted::NumaNodes, of_pod))),
             (
                 OomScope::Global,
                 &outside,
                 None,
-                Some((None, IncidentOf::Cgroup { id: Some(CgroupId(9)), path: PathEnd::default() })),
+                Some((Exhausted::Machine, IncidentOf::Cgroup { id: Some(CgroupId(9)), path: PathEnd::default() })),
             ),
-            (OomScope::Global, &[slice], None, Some((None, IncidentOf::Cgroup { id: Some(slice), path }))),
+            (
+                OomScope::Global,
+                &[slice],
+                None,
+                Some((Exhausted::Machine, IncidentOf::Cgroup { id: Some(slice), path })),
+            ),
         ] {
             scene.watch.notice(&oom(scope, lineage, limit), &mut Trigger::new(monotonic()));
             let mut name = [0; 16];
             name[..5].copy_from_slice(b"a\x1bhog");
-            let of = |(slice, of)| (IncidentKind::LostRace { pid: 77, name, resident: None, slice }, of);
+            let of = |(exhausted, of)| (IncidentKind::OomKill { pid: 77, name, resident: None, exhausted }, of);
             assert_eq!(incidents(&mut scene), Vec::from_iter(expected.map(of)), "{scope:?} {limit:?}");
         }
     }

@@ -321,7 +321,7 @@ impl Watch {
         };
         let resident = resident.map(|pages| pages.to_bytes(self.arming.machine().page_bytes));
         self.reporting.send(MachineRecord::Oom { at, pid: victim, name, cgroup: victim_cgroup, resident, scope });
-        self.lost_race(wake, resident);
+        self.oom_killed(wake, resident);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The words of events for what the core did to pods, or was too late for. It sends numbers, and names that others chose.
 
-use plimsoll_inventory::{Incident, IncidentKind, IncidentOf, PathEnd, RemovalResult, without_zeros};
+use plimsoll_inventory::{Exhausted, Incident, IncidentKind, IncidentOf, RemovalResult, without_zeros};
 use plimsoll_kube::{IncidentReason, PodReference, Timestamp};
 use plimsoll_report::text::escaped;
 use plimsoll_units::{Bytes, Quantity};
@@ -33,17 +33,24 @@ pub(super) fn of(incident: &Incident, pod: Option<PodReference>) -> plimsoll_kub
             let message = format!("Memory was short: {how_much}{asked} of page cache of {place} were taken back");
             (IncidentReason::Reclaimed, message)
         }
-        IncidentKind::LostRace { pid, name, resident, slice } => {
-            let why = slice.map_or_else(
-                || "the node was out of memory".to_owned(),
-                |slice: PathEnd| format!("memory.max of cgroup {} was reached", escaped(slice.bytes())),
-            );
+        IncidentKind::OomKill { pid, name, resident, exhausted } => {
+            let first = "The OOM killer was first";
+            let (reason, why) = match exhausted {
+                Exhausted::Machine => (IncidentReason::LostRace, format!("{first}: the node was out of memory")),
+                Exhausted::Slice(slice) => {
+                    let slice = escaped(slice.bytes());
+                    (IncidentReason::LostRace, format!("{first}: memory.max of cgroup {slice} was reached"))
+                }
+                Exhausted::NumaNodes => {
+                    let why =
+                        "The NUMA nodes that a process is bound to were out of memory, for which nothing is evicted";
+                    (IncidentReason::NumaExhausted, format!("{why}: the OOM killer was called"))
+                }
+            };
             let name = escaped(without_zeros(&name));
             let took = resident.map(|resident| format!(", which had {} in memory", binary(resident)));
             let took = took.unwrap_or_default();
-            let message =
-                format!("The OOM killer was first: {why}, and it killed process {pid} ({name}) of {place}{took}");
-            (IncidentReason::LostRace, message)
+            (reason, format!("{why}, and it killed process {pid} ({name}) of {place}{took}"))
         }
     };
     let at = i64::try_from(wall_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
@@ -69,6 +76,7 @@ fn binary(bytes: Bytes) -> Quantity {
 mod tests {
     use super::*;
     use core::time::Duration;
+    use plimsoll_inventory::PathEnd;
     use plimsoll_policy::Uid;
     use plimsoll_units::CgroupId;
 
@@ -79,10 +87,10 @@ mod tests {
         let of_pod = IncidentOf::Pod(Uid(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
         let cgroup = |id, path: &[u8]| IncidentOf::Cgroup { id, path: PathEnd::of(path) };
         let service = cgroup(Some(CgroupId(7)), b"system.slice/a\nb.service");
-        let lost = |resident, slice| IncidentKind::LostRace { pid: 77, name, resident, slice };
+        let lost = |resident, exhausted| IncidentKind::OomKill { pid: 77, name, resident, exhausted };
         let reclaimed = |is_all| IncidentKind::Reclaimed { asked: Bytes::mib(3), is_all };
         let frozen = IncidentKind::Frozen(Duration::from_micros(213_900));
-        let of_node = lost(Some(Bytes::mib(700)), None);
+        let of_node = lost(Some(Bytes::mib(700)), Exhausted::Machine);
         let killed = "and it killed process 77 (x\\x1b[1m) of";
         for (what, of, is_known, expected) in [
             (frozen, of_pod, true, "Memory was short: the pod was frozen for 213 ms".to_owned()),
@@ -114,7 +122,7 @@ mod tests {
                 ),
             ),
             (
-                lost(None, Some(PathEnd::of(b"kubepods.slice"))),
+                lost(None, Exhausted::Slice(PathEnd::of(b"kubepods.slice"))),
                 cgroup(Some(CgroupId(7)), b""),
                 false,
                 format!(
@@ -123,7 +131,16 @@ mod tests {
                 ),
             ),
             (
-                lost(None, None),
+                lost(None, Exhausted::NumaNodes),
+                of_pod,
+                true,
+                format!(
+                    "The NUMA nodes that a process is bound to were out of memory, for which nothing is evicted: the OOM killer \
+                     was called, {killed} the pod"
+                ),
+            ),
+            (
+                lost(None, Exhausted::Machine),
                 cgroup(None, b""),
                 false,
                 format!("The OOM killer was first: the node was out of memory, {killed} a cgroup that is not known"),

@@ -100,8 +100,14 @@ impl Cluster {
 
     /// Makes a node that is ready and has no kubelet.
     pub fn add_node(&self, name: &str) -> Result<()> {
+        self.add_tainted_node(name, &json!([]))
+    }
+
+    /// The same with these taints.
+    pub fn add_tainted_node(&self, name: &str, taints: &Value) -> Result<()> {
         let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": name});
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+        let (metadata, spec) = (json!({"name": name, "labels": labels}), json!({"taints": taints}));
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec});
         self.api.create("/api/v1/nodes", &node)?.object()?;
         let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""});

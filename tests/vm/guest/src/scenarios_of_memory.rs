@@ -1,12 +1,14 @@
 //! Memory that no kill brings back, or not a kill alone: swap, page cache, slab, files on tmpfs, huge pages, and what
 //! is charged to no cgroup. And a machine on which the OOM killer is next.
 
+use crate::agent::tail;
 use crate::block::{Slow, Swap};
 use crate::cgroup::{self, Cgroup};
 use crate::hog_tests::{Hog, guest, remove_leftovers};
 use crate::machine::{self, KernelSetting, short_lists, wait_for};
 use crate::record;
 use crate::scene::{MIB, PATIENCE, Scene, threshold_below};
+use crate::sense_tests::{MORE_THAN_A_NODE, bound_to_a_node};
 use crate::suite::figure;
 use crate::surroundings_tests::unit_capabilities;
 use anyhow::{Context as _, Result, ensure};
@@ -42,6 +44,26 @@ pub(crate) fn tight() -> Result<()> {
         ensure!(tried < TRIES, "in none of {TRIES} rounds the threshold's event led to the decision");
     }
     Ok(())
+}
+
+/// One of two NUMA nodes is out of memory for a process that is bound to it, while the machine has room: that is reported, and
+/// nothing is evicted.
+pub(crate) fn exhausted_numa_node() -> Result<()> {
+    let leaf = bound_to_a_node("work.slice/bound")?;
+    let mut scene = Scene::set_with(0, |settings| settings.threshold_bytes = 96 * MIB)?;
+    let mut hog = Hog::start("anon", leaf.path(), MORE_THAN_A_NODE, &[])?;
+    wait_for("the OOM killer is called", PATIENCE, || Ok(hog.child.try_wait()?.is_some()))?;
+    scene.expect_oom_kill()?;
+    let counts = ["plimsoll_oom_kills_total{scope=\"cpuset\"} 1\n", "plimsoll_races_lost_total 0\n"];
+    wait_for("it is counted as what it is", PATIENCE, || {
+        let (_, metrics) = scene.agent.get("/metrics")?;
+        Ok(counts.iter().all(|count| metrics.contains(count)))
+    })?;
+    let pid = hog.child.id();
+    let is_said = |line: &Value| line["scope"] == "cpuset" && line["pid"] == pid;
+    ensure!(scene.agent.lines().iter().any(is_said), "the log has no word of it: {}", tail(&scene.agent.text()));
+    ensure!(scene.agent.killed() == 0, "the agent evicted: {}", tail(&scene.agent.text()));
+    scene.end()
 }
 
 /// One round. Gives whether the event led to the decision: a sample that was due because the threshold was near may

@@ -25,6 +25,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_mins(1);
 /// Together they buffer several MiB that are not read.
 const CONNECTIONS: usize = 64;
+/// MiB for which one of a machine's two nodes is too small, and both together are not.
+pub(crate) const MORE_THAN_A_NODE: usize = 600;
 /// What a process with a companion wants, in MiB.
 const COMPANION_MIB: usize = 192;
 
@@ -475,17 +477,23 @@ pub(crate) fn oom_in_a_cgroup_is_named() -> Result<()> {
     Ok(())
 }
 
-/// On a machine with two nodes, where one is too small for the hog and both together are not.
-pub(crate) fn oom_in_a_cpuset_is_named() -> Result<()> {
-    const HOG: usize = 600;
-    ensure!(machine::meminfo("MemAvailable")? > (HOG as u64 + 64) * MIB, "both nodes together are too small for it");
-    let leaf = Cgroup::create("work.slice/bound")?;
-    for parent in [ROOT.into(), Path::new(ROOT).join("work.slice")] {
+/// A cgroup whose processes have the memory of the first of a machine's two nodes alone.
+pub(crate) fn bound_to_a_node(name: &str) -> Result<Cgroup> {
+    let both = (MORE_THAN_A_NODE as u64 + 64) * MIB;
+    ensure!(machine::meminfo("MemAvailable")? > both, "both nodes together are too small");
+    let leaf = Cgroup::create(name)?;
+    let slice = leaf.path().parent().context("it is in a slice")?;
+    for parent in [Path::new(ROOT), slice] {
         machine::set(parent.join("cgroup.subtree_control"), "+cpuset")?;
     }
     leaf.write("cpuset.mems", "0")?;
+    Ok(leaf)
+}
+
+pub(crate) fn oom_in_a_cpuset_is_named() -> Result<()> {
+    let leaf = bound_to_a_node("work.slice/bound")?;
     let mut watched = Watched::new(&Config::default())?;
-    let mut hog = Hog::start("anon", leaf.path(), HOG, &[])?;
+    let mut hog = Hog::start("anon", leaf.path(), MORE_THAN_A_NODE, &[])?;
     let wake = watched.wait("the OOM killer", |wake| matches!(wake, Wake::Oom { .. }).then_some(*wake))?;
     let Wake::Oom { victim, victim_cgroup, scope, .. } = wake else { bail!("{wake:?}") };
     ensure!(victim == hog.child.id() && victim_cgroup == Some(CgroupId(leaf.id()?)), "{wake:?}");

@@ -253,6 +253,7 @@ const TESTS: &[Test] = &[
     on(Machine::WithoutMemoryController, "without-memory-controller", surroundings_tests::without_controller, 180),
     on(Machine::TwoNodes, "act-folds-counters", counter_tests::folds_counters, 60),
     on(Machine::TwoNodes, "sense-oom-in-a-cpuset-is-named", sense_tests::oom_in_a_cpuset_is_named, 240),
+    on(Machine::TwoNodes, "numa-exhaustion-evicts-nothing", scenarios_of_memory::exhausted_numa_node, 240),
     on(Machine::Systemd, "systemd-unit-is-confined", systemd_tests::confined, 180),
     on(Machine::Systemd, "systemd-unit-evicts-a-delegated-scope", systemd_tests::delegated_scope, 240),
     on(Machine::Systemd, "systemd-unit-supervisor-killed", systemd_tests::killed, 240),

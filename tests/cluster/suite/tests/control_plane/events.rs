@@ -67,6 +67,7 @@ fn a_token_reports_events_in_its_own_name_alone() {
         attempt("images were removed", "POST", "", of_node("PlimsollReclaimed", own), Done),
         attempt("the OOM killer was first in a pod", "POST", "", of_pod("PlimsollLostRace"), Done),
         attempt("and beside pods", "POST", "", of_node("PlimsollLostRace", own), Done),
+        attempt("NUMA nodes were exhausted", "POST", "", of_pod("PlimsollNumaExhausted"), Done),
         attempt("and on another node", "POST", "", of_node("PlimsollLostRace", other), Refused(OTHER_REPORT)),
         attempt("a threshold of a pod", "POST", "", of_pod("EvictionThresholdMet"), Refused(OTHER_REPORT)),
         attempt("another reason of ours", "POST", "", of_pod("PlimsollBrake"), Refused(OTHER_REPORT)),

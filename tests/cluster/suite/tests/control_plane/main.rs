@@ -10,6 +10,7 @@ mod nodes;
 mod pods;
 mod rights;
 mod standard;
+mod taints;
 mod uninstall;
 
 use std::sync::OnceLock;

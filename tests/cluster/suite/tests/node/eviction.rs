@@ -9,20 +9,26 @@ use serde_json::{Value, json};
 
 use crate::turn::Turn;
 use crate::view::{self, IDLE, pod, pod_that_takes};
-use crate::{NODE, overlay};
+use crate::{NODE, overlay, service_manager};
 
 /// More than six turns in which a kubelet writes what it has.
 pub(crate) const SETTLED: Duration = Duration::from_mins(1);
 /// How many pods are evicted one after another to see that none is started again.
-const RUNS: usize = 4;
+const RUNS: usize = 20;
 
-/// The cluster's records say what a kubelet's would and stay so, no other pod is touched, and there is room for a new one.
+/// The cluster's records say what a kubelet's would and stay so, also over a restart of the kubelet and for two minutes, no other
+/// pod is touched, and there is room for a new one.
 #[test]
 fn a_pod_that_grows_is_evicted_and_recorded_and_no_other() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
     turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
     grower_alone_is_evicted(&turn);
+    service_manager::restart_kubelet(&turn).expect("it is another one");
+    thread::sleep(SETTLED);
+    recorded(&turn, "grower").expect("it stays evicted");
+    never_restarted(&turn, "grower").expect("it stays dead");
+    turn.runs("bystander").expect("it runs on");
     turn.create(&pod("next", &IDLE)).expect("it is accepted");
     turn.runs("next").expect("there is room");
 }

@@ -11,7 +11,7 @@ use crate::cost;
 use crate::eviction::{SETTLED, never_restarted, recorded};
 use crate::service_manager::{self, Pipe};
 use crate::turn::Turn;
-use crate::view::{self, IDLE, PODS, pod, pod_that_takes, pressure};
+use crate::view::{self, IDLE, NODES, PODS, pod, pod_that_takes, pressure};
 use crate::{NODE, PATIENCE, overlay};
 
 /// How long the API server is away after the kill.
@@ -22,7 +22,6 @@ const LONG_AWAY: Duration = Duration::from_secs(100);
 const KILLED: &str = "\"kill\":\"emptied\"";
 /// The node restarts its kubelet with the next kill where this file is (`tests/vm/guest/src/kubelet.rs`).
 const RESTART: &str = "/run/restart-the-kubelet-with-the-next-kill";
-const NODES: &str = "/api/v1/nodes";
 /// MiB in a second at which a pod grows that is to be seen running before it is evicted.
 const SLOWLY: u32 = 60;
 

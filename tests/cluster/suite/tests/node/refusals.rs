@@ -88,7 +88,7 @@ fn deleted_where_its_status_is_refused(reason: &str, status: u16) {
 
 /// The states that a pod had from this one on are those of a pod that was deleted and not of one that was evicted.
 fn deleted_once(turn: &Turn, running: &Value) -> Result<()> {
-    let states = view::states_since(turn, running)?;
+    let states = view::states_since(turn, view::PODS, running)?;
     ensure!(states.iter().all(|it| it["metadata"]["uid"] == running["metadata"]["uid"]), "{states:?}");
     ensure!(states.iter().all(|it| it["status"]["reason"] != "Evicted"), "{states:?}");
     let deleted = states.iter().find(|it| it["metadata"]["deletionTimestamp"].is_string());

@@ -44,6 +44,18 @@ pub(crate) fn start(turn: &Turn, name: &str, words: &[&str]) -> Result<()> {
     .context("by systemd-run")
 }
 
+/// Restarts the kubelet, and waits until another one answers.
+pub(crate) fn restart_kubelet(turn: &Turn) -> Result<()> {
+    let begun = || -> Option<String> {
+        let metrics = turn.kubelet().ok()?.get("/metrics").ok()?.object().ok()?;
+        let mut lines = metrics.as_str()?.lines();
+        lines.find(|line| line.starts_with("process_start_time_seconds ")).map(str::to_owned)
+    };
+    let before = begun().context("the kubelet does not say since when it runs")?;
+    start(turn, "restarts", &["/usr/bin/systemctl", "restart", "kubelet.service"])?;
+    wait_for("another kubelet answers", PATIENCE, || Ok(begun().filter(|begun| *begun != before).map(drop)))
+}
+
 /// A named pipe of the node: what pods wait for until it is opened.
 pub(crate) struct Pipe(String);
 

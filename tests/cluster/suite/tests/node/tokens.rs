@@ -1,4 +1,4 @@
-//! A token that the API server does not accept any more.
+//! The agent's token: which of its processes can read it, and one that the API server does not accept any more.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,10 @@ use serde_json::json;
 use crate::eviction::{SETTLED, never_restarted, recorded};
 use crate::turn::Turn;
 use crate::view::{self, IDLE, pod, pod_that_takes};
-use crate::{NODE, overlay, service_manager};
+use crate::{NODE, cost, overlay, service_manager};
+
+/// The user and the group of the process that speaks to the API server (`agent/src/confine.rs`).
+const SERVICES: u32 = 65525;
 
 /// The API server issues none for a shorter time, and accepts one for a minute longer.
 const ISSUED_FOR: Duration = Duration::from_mins(10);
@@ -46,6 +49,34 @@ fn a_pod_is_killed_while_the_token_has_expired_and_recorded_once_with_the_next_o
     turn.runs("bystander").expect("it runs on");
 }
 
+/// Its file is root's, and of the users that the agent's processes take it is readable by that of `services` alone.
+#[test]
+fn the_token_is_readable_by_services_alone() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let folder = token_folder(&turn).expect("it has a UID");
+    let script = cost::script(
+        &turn,
+        &format!(
+            "for pid in $(cat $(container)/cgroup.procs); do
+    echo NODE process $(awk '/^(Uid|Gid|Groups):/ {{ $1 = $1; print }}' /proc/$pid/status) end > /dev/console
+done
+echo NODE token $(stat --dereference --format='%a %u %g' {folder}/token) > /dev/console"
+        ),
+    );
+    let script = script.expect("there is an agent");
+    service_manager::start(&turn, "reads", &["/usr/bin/sh", "-c", &script]).expect("it is started");
+    let file = console.wait(&["NODE token "], SOON).expect("it is looked at");
+    assert!(file.trim_end().ends_with(&format!("NODE token 440 0 {SERVICES}")), "{file}");
+    let processes: Vec<&String> = console.lines.iter().filter(|line| line.contains("NODE process ")).collect();
+    let id = SERVICES.to_string();
+    let (root, others): (Vec<&String>, Vec<&String>) = processes.iter().partition(|it| it.contains("Uid: 0 0 0 0 "));
+    let readers: Vec<_> = others.iter().filter(|it| it.split(' ').any(|word| word == id)).collect();
+    let services = format!("Uid: {id} {id} {id} {id} Gid: {id} {id} {id} {id} Groups: end");
+    assert!(root.len() == 2 && others.len() == 4, "the supervisor, the core, and the others: {processes:#?}");
+    assert!(readers.len() == 1 && readers[0].contains(&services), "{processes:#?}");
+}
+
 /// A token of the agent's service account that has expired.
 fn expired(turn: &Turn) -> Result<String> {
     let token = turn.token("plimsoll", &json!({"expirationSeconds": ISSUED_FOR.as_secs()}))?;
@@ -56,13 +87,19 @@ fn expired(turn: &Turn) -> Result<String> {
 
 /// A script that puts this token where the agent reads its own, and keeps the kubelet from putting that back for a while.
 fn replaced(turn: &Turn, token: &str) -> Result<String> {
-    let agent = turn.agent_on(NODE)?;
-    let uid = agent["metadata"]["uid"].as_str().context("each pod has one")?;
     Ok(format!(
-        "set -e; PATH=/usr/bin; cd /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/token
+        "set -e; PATH=/usr/bin; cd {}
 echo {token} > ..data/token
 mount -o remount,ro .
 sleep {LASTS}
-mount -o remount,rw ."
+mount -o remount,rw .",
+        token_folder(turn)?
     ))
+}
+
+/// Where the kubelet puts the agent's token.
+fn token_folder(turn: &Turn) -> Result<String> {
+    let agent = turn.agent_on(NODE)?;
+    let uid = agent["metadata"]["uid"].as_str().context("each pod has one")?;
+    Ok(format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/token"))
 }

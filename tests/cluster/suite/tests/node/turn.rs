@@ -86,6 +86,8 @@ impl Turn {
         self.apply(&uninstall)?;
         let job = "job/plimsoll-uninstall";
         self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
+        let nodes = "daemonset/plimsoll-uninstall";
+        self.kubectl(&["--namespace", "plimsoll", "rollout", "status", nodes, "--timeout=4m"])?;
         let left = (conditions_of_ours(self)?, taints_of_ours(self)?);
         ensure!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
         self.remove(&uninstall)?;

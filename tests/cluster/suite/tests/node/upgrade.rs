@@ -3,11 +3,12 @@
 use std::thread;
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use crate::eviction::{SETTLED, never_restarted, recorded};
 use crate::turn::Turn;
-use crate::view::pod_that_takes;
-use crate::{NODE, PATIENCE, overlay};
+use crate::view::{self, pod, pod_that_takes};
+use crate::{CONDITION, NODE, PATIENCE, overlay};
 
 /// What the log of an agent has that begins to kill.
 const KILL: &str = "\"kill\":\"begun\"";
@@ -29,6 +30,31 @@ fn a_pod_that_grows_during_an_upgrade_is_killed_once_and_in_time() {
     recorded(&turn, "grower").expect("once");
     never_restarted(&turn, "grower").expect("it stays dead");
     killed_once_and_in_time(console.read().expect("it is read")).expect("by one of both");
+}
+
+/// Memory is short while the agent is replaced, by a soft threshold in its grace: the condition and the taint are there in each
+/// state that the node's object has meanwhile, and since the same time.
+#[test]
+fn the_condition_and_the_taint_are_kept_at_each_moment_of_an_upgrade() {
+    let turn = Turn::with_agent(overlay::SOFT).expect("it is installed");
+    let holds = ["hog", "anon", "--mib", "1800", "--hold", "600"];
+    turn.create(&pod("holds", &holds)).expect("it is accepted");
+    turn.pressure_begins().expect("memory is short");
+    let before = view::node(&turn).expect("it is there");
+    turn.kubectl(&["--namespace", "plimsoll", "rollout", "restart", "daemonset/plimsoll"]).expect("it is accepted");
+    turn.kubectl(&["--namespace", "plimsoll", "rollout", "status", "daemonset/plimsoll", "--timeout=4m"])
+        .expect("the next one is there");
+    thread::sleep(SETTLED);
+    let states = view::states_since(&turn, view::NODES, &before).expect("they are read");
+    assert!(!states.is_empty(), "its kubelet writes it every ten seconds");
+    let of = |node: &Value| {
+        let condition = view::condition_of(node, CONDITION).cloned().unwrap_or_default();
+        (condition["status"].clone(), condition["lastTransitionTime"].clone(), view::ours_of(node))
+    };
+    for state in &states {
+        assert_eq!(of(state), of(&before), "{state}");
+    }
+    turn.runs("holds").expect("it is not evicted");
 }
 
 /// The agent is given every privilege, and evicts as before.

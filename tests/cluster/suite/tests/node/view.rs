@@ -8,6 +8,7 @@ use crate::{CONDITION, NODE};
 
 /// The pods of tests.
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const NODES: &str = "/api/v1/nodes";
 /// The image of programs that grow or do nothing, which the node has (`tests/vm/guest/src/containerd.rs`).
 pub(crate) const IMAGE: &str = "plimsoll.test/guest:1";
 /// The port of the agent's metrics.
@@ -60,12 +61,12 @@ pub(crate) fn stored(cluster: &Cluster, name: &str) -> Result<Value> {
     cluster.api.get(&format!("{PODS}/{name}"))?.object()
 }
 
-/// Each state that the API server has had of a pod since this one.
-pub(crate) fn states_since(cluster: &Cluster, pod: &Value) -> Result<Vec<Value>> {
-    let of = |key: &str| pod["metadata"][key].as_str().with_context(|| format!("it has no {key}"));
+/// Each state that the API server has had since this one of an object in this list.
+pub(crate) fn states_since(cluster: &Cluster, list: &str, object: &Value) -> Result<Vec<Value>> {
+    let of = |key: &str| object["metadata"][key].as_str().with_context(|| format!("it has no {key}"));
     let (name, version) = (of("name")?, of("resourceVersion")?);
     let named = format!("fieldSelector=metadata.name={name}&resourceVersion={version}");
-    let changes = cluster.api.get(&format!("{PODS}?watch=true&timeoutSeconds=3&{named}"))?.object()?;
+    let changes = cluster.api.get(&format!("{list}?watch=true&timeoutSeconds=3&{named}"))?.object()?;
     // One alone is JSON as a whole.
     let lines = changes.as_str().map_or_else(|| changes.to_string(), str::to_owned);
     lines.lines().map(|line| Ok(serde_json::from_str::<Value>(line)?["object"].take())).collect()
@@ -123,15 +124,19 @@ fn events_of(cluster: &Cluster, uid: &str, reason: &str) -> Result<Vec<Value>> {
     Ok(cluster.api.get(&path)?.object()?["items"].as_array().cloned().unwrap_or_default())
 }
 
-fn node(cluster: &Cluster) -> Result<Value> {
-    cluster.api.get(&format!("/api/v1/nodes/{NODE}"))?.object()
+/// The node as it is stored.
+pub(crate) fn node(cluster: &Cluster) -> Result<Value> {
+    cluster.api.get(&format!("{NODES}/{NODE}"))?.object()
 }
 
 /// A condition of the node.
 pub(crate) fn condition(cluster: &Cluster, kind: &str) -> Result<Option<Value>> {
-    let node = node(cluster)?;
-    let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    Ok(conditions.find(|it| it["type"] == kind).cloned())
+    Ok(condition_of(&node(cluster)?, kind).cloned())
+}
+
+/// A condition of a node in this state.
+pub(crate) fn condition_of<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
+    node["status"]["conditions"].as_array()?.iter().find(|it| it["type"] == kind)
 }
 
 /// The agent's condition for memory.
@@ -146,7 +151,12 @@ pub(crate) fn conditions_of_ours(cluster: &Cluster) -> Result<Vec<String>> {
 
 /// The keys of the agent's taints of the node.
 pub(crate) fn taints_of_ours(cluster: &Cluster) -> Result<Vec<String>> {
-    Ok(named(&node(cluster)?["spec"]["taints"], "key", "plimsoll.dev/"))
+    Ok(ours_of(&node(cluster)?))
+}
+
+/// The keys of the agent's taints of a node in this state.
+pub(crate) fn ours_of(node: &Value) -> Vec<String> {
+    named(&node["spec"]["taints"], "key", "plimsoll.dev/")
 }
 
 /// The keys of all taints of the node.
