@@ -234,6 +234,7 @@ impl ControlPlane {
     /// Starts the servers.
     fn start(&self, with_node: bool, running: &mut Vec<Process>) -> anyhow::Result<()> {
         let mut api_server = self.api_server();
+        api_server.extend(self.audit()?);
         if with_node {
             api_server.push(self.egress()?);
         }
@@ -370,6 +371,20 @@ impl ControlPlane {
             ("proxy-client-cert-file", &pki("front-proxy-client.crt")),
             ("proxy-client-key-file", &pki("front-proxy-client.key")),
         ])
+    }
+
+    /// The flags that have the API server write down each request of an agent, for tests.
+    fn audit(&self) -> anyhow::Result<[String; 2]> {
+        let file = self.folder.join("audit.json");
+        let policy = serde_json::json!({
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Metadata", "users": ["system:serviceaccount:plimsoll:plimsoll"]}],
+        });
+        fs::write(&file, policy.to_string()).with_context(|| format!("cannot write {}", file.display()))?;
+        let log = self.folder.join("audit.log");
+        Ok([format!("--audit-policy-file={}", file.display()), format!("--audit-log-path={}", log.display())])
     }
 
     /// The flag that has the API server reach nodes by the tunnel of the only one.

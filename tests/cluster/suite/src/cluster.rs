@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     /// Where xtask keeps what it knows of the cluster (`xtask/src/cluster/control_plane.rs`).
-    fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.kubeconfig.parent().unwrap_or(Path::new("."))
     }
 

@@ -3,23 +3,15 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use plimsoll_cluster_suite::Api;
+use plimsoll_cluster_suite::{Api, RIGHTS, Right};
 use serde_json::{Value, json};
 
 use crate::{NODES, agent};
 
 /// Every verb for objects.
 const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
-/// Group, resource, verbs: what the agent may do.
-const KEPT: [(&str, &str, &[&str]); 5] = [
-    ("", "pods", &["list", "watch", "delete"]),
-    ("", "pods/status", &["patch"]),
-    ("", "nodes", &["get", "watch", "patch"]),
-    ("", "nodes/status", &["patch"]),
-    ("", "events", &["create"]),
-];
 /// What every authenticated user may ask of itself (the cluster role `system:basic-user`).
-const OF_EVERY_USER: [(&str, &str, &[&str]); 3] = [
+const OF_EVERY_USER: [Right; 3] = [
     ("authentication.k8s.io", "selfsubjectreviews", &["create"]),
     ("authorization.k8s.io", "selfsubjectaccessreviews", &["create"]),
     ("authorization.k8s.io", "selfsubjectrulesreviews", &["create"]),
@@ -41,7 +33,7 @@ fn each_verb_that_is_left_out_is_refused_and_each_that_is_kept_is_granted() {
     let agent = agent(NODES[0]);
     let refused = REFUSED.iter().map(|&(group, resource)| (group, resource, &[][..]));
     let mut wrong = Vec::new();
-    for (group, resource, kept) in KEPT.into_iter().chain(refused) {
+    for (group, resource, kept) in RIGHTS.into_iter().chain(refused) {
         for verb in VERBS {
             let granted = is_granted(&agent, group, resource, verb).expect("an answer");
             if granted != kept.contains(&verb) {
@@ -55,7 +47,7 @@ fn each_verb_that_is_left_out_is_refused_and_each_that_is_kept_is_granted() {
 #[test]
 fn there_is_no_other_right() {
     let granted = rules(&agent(NODES[0])).expect("the list of rules");
-    let expected = KEPT
+    let expected = RIGHTS
         .into_iter()
         .chain(OF_EVERY_USER)
         .flat_map(|(group, resource, verbs)| verbs.iter().map(move |verb| format!("{verb} {group}/{resource}")));

@@ -1,10 +1,11 @@
 //! What the API server refuses of an eviction: the status of the pod for good, so that it is deleted; or each request for a
 //! time, so that it is recorded later.
 
+use std::collections::BTreeSet;
 use std::thread;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use plimsoll_cluster_suite::{Answer, Api, Format, Unfinished, wait_for};
+use plimsoll_cluster_suite::{Answer, Api, Format, RIGHTS, Unfinished, wait_for};
 use serde_json::{Value, json};
 
 use crate::eviction::{SETTLED, never_restarted, recorded};
@@ -23,6 +24,8 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
+/// What the agent asks only sometimes.
+pub(crate) const LIST: &str = "list /pods";
 /// What the policy says.
 const WHY: &str = "a test refuses it";
 
@@ -82,8 +85,21 @@ fn deleted_where_its_status_is_refused(reason: &str, status: u16) {
         .expect("it is deleted");
     drop(policy);
     deleted_once(&turn, &running).expect("by the agent");
+    every_right_is_used(&turn).expect("each is for something");
     turn.pressure_ends().expect("there is room");
     turn.runs("bystander").expect("it runs on");
+}
+
+/// Each right of the agent was used, and nothing else was carried out for it. Pods are listed where their watch does not begin with them,
+/// and after a conflict ([`crate::outages`]).
+fn every_right_is_used(turn: &Turn) -> Result<()> {
+    let rights = RIGHTS
+        .iter()
+        .flat_map(|(group, resource, verbs)| verbs.iter().map(move |verb| format!("{verb} {group}/{resource}")));
+    let (mut used, rights) = (turn.carried_out()?, rights.collect::<BTreeSet<String>>());
+    used.insert(LIST.to_owned());
+    ensure!(used == rights, "{used:?}");
+    Ok(())
 }
 
 /// The states that a pod had from this one on are those of a pod that was deleted and not of one that was evicted.
