@@ -89,8 +89,12 @@ enum Command {
     /// Remove Plimsoll's conditions and taints from the objects of nodes in a cluster, and change nothing else: for when the
     /// agent was uninstalled.
     ClusterCleanup(cluster_cleanup::Arguments),
-    /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes.
+    /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes. Can remove
+    /// what agents keep on the machine as well.
     Undo(undo::Arguments),
+    /// Do nothing until asked to end, as the pods of a DaemonSet have to that have done what they are for.
+    #[command(hide = true)]
+    Stay,
     /// Print the names of all kill points, one a line.
     #[cfg(feature = "fault-injection")]
     KillPoints,
@@ -135,6 +139,10 @@ pub fn main() -> ExitCode {
         Command::Replay(arguments) => replay::main(&arguments),
         Command::ClusterCleanup(arguments) => cluster_cleanup::main(&arguments),
         Command::Undo(arguments) => undo::main(&arguments),
+        // In a pod that sees the processes of the machine: it is not the first of its namespace, so that SIGTERM ends it.
+        Command::Stay => loop {
+            std::thread::park();
+        },
         #[cfg(feature = "fault-injection")]
         Command::KillPoints => {
             for point in plimsoll_act::KillPoint::ALL {

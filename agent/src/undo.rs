@@ -33,13 +33,11 @@ that may not see the machine.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Arguments {
-    /// Then remove what agents keep on this machine for the next one: the run record, the journal, and what is pinned in bpffs. Only
-    /// where nothing is left to undo and no agent acts
+    /// Then remove what agents keep on this machine for the next one, where nothing is left to undo and none acts:
+    /// /run/plimsoll, /dev/shm/plimsoll, /var/lib/plimsoll and /sys/fs/bpf/plimsoll. Directories that the configuration has
+    /// elsewhere are left
     #[arg(long)]
     remove_state: bool,
-    /// Then stay until asked to end, as the pods of a DaemonSet have to
-    #[arg(long, hide_short_help = true)]
-    stay: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -159,24 +157,13 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let Some(configuration) = in_the_machine(|| arguments.options.load(None))? else { return Ok(crate::NOT_HERE) };
     let summary = undo_all(&configuration)?;
     crate::log::print(&format!("plimsoll: {summary}\n"));
-    let mut is_done = summary.failed.is_empty();
-    if arguments.remove_state && is_done {
-        let state::Removed { gone, left } = state::remove_all(&configuration)?;
-        for path in gone {
+    let is_undone = summary.failed.is_empty();
+    if arguments.remove_state && is_undone {
+        for path in state::remove_all(&configuration)? {
             crate::log::print(&format!("plimsoll: removed {}\n", path.display()));
         }
-        for why in &left {
-            crate::log::complain(why);
-        }
-        is_done = left.is_empty();
     }
-    if arguments.stay && is_done {
-        // No process of a pod that sees those of the machine is the first of its namespace, so that SIGTERM ends this one.
-        loop {
-            std::thread::park();
-        }
-    }
-    Ok(u8::from(!is_done))
+    Ok(u8::from(!is_undone))
 }
 
 #[cfg(test)]

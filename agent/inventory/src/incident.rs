@@ -37,7 +37,7 @@ pub enum IncidentKind {
         /// All of it was taken back.
         is_all: bool,
     },
-    /// The OOM killer killed a process for want of what the agent looks at, and not at the limit of a container.
+    /// The OOM killer killed a process, and not at the limit of a container.
     OomKill {
         /// The process.
         pid: u32,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use plimsoll_config::Configuration;
@@ -10,68 +10,45 @@ use plimsoll_config::Configuration;
 use crate::acting::{Locks, machine_lock};
 use crate::state_directory::StateDirectory;
 
-/// The name of directories that are the agent's alone. One with another name, which a configuration can have, may have files of
-/// others in it.
-const OWN: &str = "plimsoll";
+/// What is the agent's alone, with all that is in it: where it keeps things unless configured, or where it cannot write there.
+const OWN: [&str; 4] = ["/run/plimsoll", "/dev/shm/plimsoll", "/var/lib/plimsoll", "/sys/fs/bpf/plimsoll"];
 
-/// What came of it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Removed {
-    /// Directories that are gone, with all that was in them.
-    pub(super) gone: Vec<PathBuf>,
-    /// Those that are there still, and why.
-    pub(super) left: Vec<String>,
-}
-
-/// Removes the state of agents: the run record, the journal, and what the kernel side has pinned. Nothing while an agent acts or
-/// writes the record.
-pub(super) fn remove_all(configuration: &Configuration) -> anyhow::Result<Removed> {
-    let state = StateDirectory::find(&configuration.machine.state_directory).path;
-    let pin = plimsoll_sense::Config::default().stopped_pin;
-    let pins = pin.parent().context("the pinned map is in a directory")?;
-    let places = [&state, &configuration.machine.journal_directory, pins];
-    remove(&places, &Locks::of(&state), machine_lock())
+/// Removes the run record, the journal, and what the kernel side has pinned. Gives the directories that were removed; directories
+/// that a configuration has elsewhere may have files of others, and are left.
+///
+/// # Errors
+/// Nothing is removed while an agent acts.
+pub(super) fn remove_all(configuration: &Configuration) -> anyhow::Result<Vec<&'static Path>> {
+    let directory = StateDirectory::find(&configuration.machine.state_directory).path;
+    remove(&OWN.map(Path::new), &Locks::of(&directory), machine_lock())
 }
 
 /// The same of these directories. `kept` is a file that stays: another agent may hold it open and wait for its lock.
-fn remove(places: &[&Path], locks: &Locks, kept: &Path) -> anyhow::Result<Removed> {
+fn remove<'a>(places: &[&'a Path], locks: &Locks, kept: &Path) -> anyhow::Result<Vec<&'a Path>> {
     // Held until all is removed.
     let free = locks.free()?;
-    let mut removed = Removed::default();
-    if !free.stopped {
-        removed.left.push("nothing was removed: an agent acts on this machine".to_owned());
-        return Ok(removed);
-    }
+    anyhow::ensure!(free.stopped, "an agent acts on this machine, and nothing of it was removed: end it first");
+    let mut removed = Vec::new();
     for place in places {
-        let is_own = place.ancestors().take(2).any(|it| it.file_name().is_some_and(|name| name == OWN));
-        if !is_own && fs::symlink_metadata(place).is_ok() {
-            removed.left.push(format!("{} is left: it may have files of others", place.display()));
-        } else if remove_one(place, kept).with_context(|| format!("cannot remove {}", place.display()))? {
-            removed.gone.push(place.to_path_buf());
+        if remove_one(place, kept).with_context(|| format!("cannot remove {}", place.display()))? {
+            removed.push(*place);
         }
     }
     Ok(removed)
 }
 
-/// Removes a directory of the agent's, and the one it is in where that is the agent's as well and is empty then. False: there is
-/// none.
+/// Removes a directory. False: it is not there, or has the file that stays.
 fn remove_one(place: &Path, kept: &Path) -> io::Result<bool> {
-    let removed = if kept.starts_with(place) {
+    let has_kept = kept.starts_with(place);
+    let removed = if has_kept {
         fs::read_dir(place).and_then(|mut entries| entries.try_for_each(|entry| remove_entry(&entry?.path(), kept)))
     } else {
         fs::remove_dir_all(place)
     };
     match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        removed => removed?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| !has_kept),
     }
-    if let Some(parent) = place.parent().filter(|parent| parent.file_name().is_some_and(|name| name == OWN)) {
-        match fs::remove_dir(parent) {
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(true)
 }
 
 fn remove_entry(path: &Path, kept: &Path) -> io::Result<()> {
@@ -85,46 +62,40 @@ fn remove_entry(path: &Path, kept: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
+
+    fn place(files: &[&str]) -> (tempfile::TempDir, Vec<PathBuf>) {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        for file in files {
+            let file = place.path().join(file);
+            fs::create_dir_all(file.parent().expect("it has one")).expect("writable");
+            fs::write(file, "").expect("writable");
+        }
+        let paths = files.iter().map(|file| place.path().join(file)).collect();
+        (place, paths)
+    }
 
     #[test]
-    fn what_is_the_agents_is_removed_whole_and_what_may_be_of_others_is_named() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let at = |path: &str| place.path().join(path);
-        for path in
-            ["run/plimsoll/record", "lib/plimsoll/journal/0", "data/own/record", "bpf/other/x", "bpf/plimsoll/stopped"]
-        {
-            fs::create_dir_all(at(path).parent().expect("it has one")).expect("writable");
-            fs::write(at(path), "").expect("writable");
-        }
-        let [state, journal, pins, configured, missing] =
-            ["run/plimsoll", "lib/plimsoll/journal", "bpf/plimsoll", "data/own", "none/plimsoll"].map(at);
-        let locks = Locks::at(&at("machine"), &state);
-        let places = [&*state, &*journal, &*pins, &*configured, &*missing];
+    fn directories_are_removed_whole_but_while_an_agent_acts() {
+        let (place, files) = place(&["run/record", "lib/journal/0", "other/x"]);
+        let [state, journal, missing] = ["run", "lib", "none"].map(|name| place.path().join(name));
+        let (lock, places) = (place.path().join("lock"), [&*state, &*journal, &*missing]);
+        let locks = Locks::at(&lock, &state);
         let acting = locks.try_acquire().expect("writable");
-        let refused = remove(&places, &locks, &at("machine")).expect("nothing is removed");
-        assert!(refused.gone.is_empty() && refused.left.len() == 1 && refused.left[0].contains("acts"), "{refused:?}");
-        assert!(state.join("record").exists() && journal.join("0").exists());
+        assert!(remove(&places, &locks, &lock).is_err() && files.iter().all(|file| file.exists()));
         drop(acting);
-        let removed = remove(&places, &locks, &at("machine")).expect("removable");
-        assert_eq!(removed.gone, places[..3]);
-        assert_eq!(removed.left, [format!("{} is left: it may have files of others", configured.display())]);
-        assert!(!state.exists() && !at("lib/plimsoll").exists() && !at("bpf/plimsoll").exists());
-        assert!(configured.join("record").exists() && at("lib").exists() && at("bpf/other/x").exists());
-        assert_eq!(remove(&places[..3], &locks, &at("machine")).expect("nothing is there"), Removed::default());
+        assert_eq!(remove(&places, &locks, &lock).expect("removable"), places[..2]);
+        assert!(!state.exists() && !journal.exists() && files[2].exists());
+        assert!(remove(&places, &locks, &lock).expect("nothing is there").is_empty());
     }
 
     #[test]
     fn the_file_that_another_agent_may_wait_for_stays() {
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let state = place.path().join("plimsoll");
-        fs::create_dir_all(state.join("more")).expect("writable");
-        for name in ["lock", "record"] {
-            fs::write(state.join(name), "").expect("writable");
-        }
-        let lock = state.join("lock");
-        remove(&[&state], &Locks::at(&lock, &state), &lock).expect("removable");
-        let left: Vec<_> =
-            fs::read_dir(&state).expect("it is there").map(|it| it.expect("readable").file_name()).collect();
-        assert_eq!(left, ["lock"]);
+        let (place, files) = place(&["run/lock", "run/record", "run/more/x"]);
+        let state = place.path().join("run");
+        let removed = remove(&[&state], &Locks::at(&files[0], &state), &files[0]).expect("removable");
+        assert!(removed.is_empty(), "it is there still");
+        let left = fs::read_dir(&state).expect("it is there").map(|it| it.expect("readable").file_name());
+        assert_eq!(left.collect::<Vec<_>>(), ["lock"]);
     }
 }

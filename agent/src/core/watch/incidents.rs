@@ -1,6 +1,6 @@
 //! What `services` is to report to the cluster for people: workloads that were frozen, page cache that was taken back, and the
-//! OOM killer where it was first or where NUMA nodes were exhausted. Each is handed over once, by an agent that acts. Where half of the way to `services` is taken
-//! it is left out: evictions go before it, and the log and the metrics have it.
+//! OOM killer where it was first or where NUMA nodes were exhausted. Each is handed over once, by an agent that acts. Where half
+//! of the way to `services` is taken it is left out: evictions go before it, and the log and the metrics have it.
 
 use plimsoll_inventory::{CoreMessage, Exhausted, Incident, IncidentKind, IncidentOf, PathEnd};
 use plimsoll_node::clock::wall_ms;

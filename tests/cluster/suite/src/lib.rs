@@ -1,6 +1,6 @@
 //! What tests of a cluster share: where it is ([`Cluster`]), requests to its API server by whichever user ([`Api`]), and
-//! what is installed into it, with which rights ([`RIGHTS`]); of one that has a node, its console ([`Console`]), its kubelet, and processes that are stopped
-//! for a time ([`Stopped`]).
+//! what is installed into it, with which rights ([`RIGHTS`]); of one that has a node, its console ([`Console`]), its kubelet,
+//! and processes that are stopped for a time ([`Stopped`]).
 //!
 //! The client is not the agent's own, so that no mistake is made on both sides. Nothing here waits longer than it says.
 

@@ -24,13 +24,17 @@ pub const RIGHTS: [Right; 5] = [
 const AUDIT: &str = "audit.log";
 
 impl Cluster {
-    /// What agents have asked of objects so far and the API server has carried out, as `verb group/resource`.
+    /// What agents have asked of objects so far and the API server has carried out, as `verb group/resource`. Tests that have an
+    /// agent's token do not name the program.
     pub fn carried_out(&self) -> Result<BTreeSet<String>> {
         let path = self.folder().join(AUDIT);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         // The last line may be written just now.
         let requests = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let is_done = |it: &Value| it["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300);
+        let is_done = |it: &Value| {
+            let is_agent = it["userAgent"].as_str().is_some_and(|program| program.starts_with("plimsoll/"));
+            is_agent && it["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
+        };
         let of_objects = requests.filter(|it| is_done(it) && it["objectRef"]["resource"].is_string());
         let line = |it: Value| {
             let (text, object) = (|value: &Value| value.as_str().unwrap_or_default().to_owned(), &it["objectRef"]);

@@ -61,7 +61,7 @@ pub(crate) fn exhausted_numa_node() -> Result<()> {
     })?;
     let pid = hog.child.id();
     let is_said = |line: &Value| line["scope"] == "cpuset" && line["pid"] == pid;
-    ensure!(scene.agent.lines().iter().any(is_said), "the log has no word of it: {}", tail(&scene.agent.text()));
+    wait_for("the log has it", PATIENCE, || Ok(scene.agent.lines().iter().any(is_said)))?;
     ensure!(scene.agent.killed() == 0, "the agent evicted: {}", tail(&scene.agent.text()));
     scene.end()
 }

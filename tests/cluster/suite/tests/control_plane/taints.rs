@@ -11,6 +11,8 @@ use crate::cluster;
 
 const TAINT: &str = "plimsoll.dev/memory-pressure";
 const PODS: &str = "/api/v1/namespaces/default/pods";
+/// What the scheduler writes of a node with such a taint.
+const REFUSED: &str = "had untolerated taint(s)";
 const DAEMONS: &str = "/apis/apps/v1/namespaces/default/daemonsets";
 /// A node without a kubelet has taints of its controller after most of a minute.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -20,9 +22,9 @@ const NODES: [Short; 4] = [Short::Nothing, Short::OfTheKubelet, Short::Preferred
 /// Pods, and whether they are scheduled to each of [`NODES`] where that is the only one that they select.
 const ROWS: [(&str, Pods, [bool; 4]); 6] = [
     ("best-effort", Pods { memory: [None, None], ..Pods::PLAIN }, [true, false, true, false]),
-    ("burstable", Pods::PLAIN, [true, true, true, false]),
-    ("guaranteed", Pods { memory: [Some("64Mi"); 2], ..Pods::PLAIN }, [true, true, true, false]),
-    ("tolerates", Pods { tolerates: true, ..Pods::PLAIN }, [true; 4]),
+    ("burstable", Pods::PLAIN, [true, false, true, false]),
+    ("guaranteed", Pods { memory: [Some("64Mi"); 2], ..Pods::PLAIN }, [true, false, true, false]),
+    ("tolerates", Pods { tolerates: true, ..Pods::PLAIN }, [true, false, true, true]),
     ("daemons", Pods { memory: [None, None], of_daemon_set: true, ..Pods::PLAIN }, [true, true, true, false]),
     ("daemons-tolerate", Pods { memory: [None, None], of_daemon_set: true, tolerates: true }, [true; 4]),
 ];
@@ -77,6 +79,8 @@ fn the_taint_keeps_away_all_pods_that_do_not_tolerate_it_and_with_the_shipped_ef
             let name = format!("{name}-{}", short.name());
             let decided = if pods.of_daemon_set { has_pod(&name, *expected) } else { is_scheduled(&name, *expected) };
             decided.expect("it is decided in time");
+            // And no other taint was why.
+            has_its_taint(short).expect("it is still as it was made");
         }
     }
 }
@@ -99,27 +103,35 @@ impl Short {
 /// Makes the node.
 fn add(short: Short) -> Result<()> {
     let (cluster, node) = (cluster(), short.node());
-    let path = format!("/api/v1/nodes/{node}");
-    let has_taint = |key: &'static str| {
-        wait_for(&format!("{node} has the taint {key}"), PATIENCE, || {
-            let node = cluster.api.get(&path)?.object()?;
-            let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
-            Ok(taints.any(|it| it["key"] == key).then_some(()))
-        })
-    };
     let tainted = |effect: &str| cluster.add_tainted_node(&node, &json!([{"key": TAINT, "effect": effect}]));
     match short {
-        Short::Nothing => cluster.add_node(&node),
+        Short::Nothing => cluster.add_node(&node)?,
         Short::OfTheKubelet => {
             cluster.add_node(&node)?;
             let condition = json!({"type": "MemoryPressure", "status": "True", "reason": "Any", "message": ""});
             let status = json!({"status": {"conditions": [condition]}});
-            cluster.api.request("PATCH", &format!("{path}/status"), Format::Strategic, &status)?.object()?;
-            has_taint("node.kubernetes.io/memory-pressure")
+            let path = format!("/api/v1/nodes/{node}/status");
+            cluster.api.request("PATCH", &path, Format::Strategic, &status)?.object()?;
         }
-        Short::Preferred => tainted("PreferNoSchedule").and_then(|()| has_taint(TAINT)),
-        Short::Kept => tainted("NoSchedule").and_then(|()| has_taint(TAINT)),
+        Short::Preferred => tainted("PreferNoSchedule")?,
+        Short::Kept => tainted("NoSchedule")?,
     }
+    has_its_taint(short)
+}
+
+/// The node has the taint that it is for and no other one: the one of each new node is gone after a moment.
+fn has_its_taint(short: Short) -> Result<()> {
+    let expected = match short {
+        Short::Nothing => None,
+        Short::OfTheKubelet => Some("node.kubernetes.io/memory-pressure"),
+        Short::Preferred | Short::Kept => Some(TAINT),
+    };
+    wait_for(&format!("{} has {expected:?} alone", short.node()), PATIENCE, || {
+        let node = cluster().api.get(&format!("/api/v1/nodes/{}", short.node()))?.object()?;
+        let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+        let keys: Vec<&str> = taints.filter_map(|it| it["key"].as_str()).collect();
+        Ok((keys == Vec::from_iter(expected)).then_some(()))
+    })
 }
 
 fn pod(name: &str, spec: &Value) -> Value {
@@ -133,23 +145,17 @@ fn daemon_set(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The scheduler puts the pod onto its node, or refuses it for a taint.
+/// The scheduler puts the pod onto its node, or refuses it for a taint. It may see the node, or that it is ready, after the pod.
 fn is_scheduled(name: &str, expected: bool) -> Result<()> {
-    let scheduled = wait_for(&format!("{name} is scheduled or refused"), PATIENCE, || {
+    wait_for(&format!("{name} is scheduled: {expected}"), PATIENCE, || {
         let pod = cluster().api.get(&format!("{PODS}/{name}"))?.object()?;
-        if pod["spec"]["nodeName"].is_string() {
-            return Ok(Some(true));
-        }
+        let is_scheduled = pod["spec"]["nodeName"].is_string();
         let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        let Some(refused) = conditions.find(|it| it["type"] == "PodScheduled" && it["status"] == "False") else {
-            return Ok(None);
-        };
-        let why = refused["message"].as_str().unwrap_or_default();
-        ensure!(why.contains("had untolerated taint(s)"), "{name}: {why}");
-        Ok(Some(false))
-    })?;
-    ensure!(scheduled == expected, "{name} is scheduled: {scheduled}");
-    Ok(())
+        let refused = conditions.find(|it| it["type"] == "PodScheduled" && it["status"] == "False");
+        let is_refused = refused.and_then(|it| it["message"].as_str()).is_some_and(|why| why.contains(REFUSED));
+        ensure!(!is_scheduled || expected, "{name} is scheduled");
+        Ok((if expected { is_scheduled } else { is_refused }).then_some(()))
+    })
 }
 
 /// The controller has a pod for the DaemonSet's only node, or makes none as they do not tolerate a taint. It may see the taint

@@ -24,21 +24,27 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
-/// What the agent asks only sometimes.
-pub(crate) const LIST: &str = "list /pods";
+/// The right that the agent uses only where the API server does not list pods as the beginning of a watch, and after a conflict
+/// (`agent/kube/tests/api_server.rs` has both).
+const LIST: &str = "list /pods";
 /// What the policy says.
 const WHY: &str = "a test refuses it";
 
 /// By 422, which no later try can change.
 #[test]
 fn a_pod_whose_status_is_refused_as_invalid_is_deleted() {
-    deleted_where_its_status_is_refused("Invalid", 422);
+    drop(deleted_where_its_status_is_refused("Invalid", 422));
 }
 
-/// By 403, which an API server answers for a time after its own start, too: the agent waits for two minutes.
+/// By 403, which an API server answers for a time after its own start, too: the agent waits for two minutes. With an eviction that
+/// is recorded each of its rights was used then.
 #[test]
 fn a_pod_whose_status_is_forbidden_is_deleted() {
-    deleted_where_its_status_is_refused("Forbidden", 403);
+    let turn = deleted_where_its_status_is_refused("Forbidden", 403);
+    turn.create(&pod_that_takes("recorded", 2600, 0)).expect("it is accepted");
+    turn.is_evicted("recorded").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    every_right_is_used(&turn).expect("each is for something");
 }
 
 /// The agent has one place at the API server, and another request of its user keeps that: all of its own are answered with 429.
@@ -70,7 +76,7 @@ fn a_pod_is_recorded_once_when_the_api_server_has_a_place_for_the_agents_request
 }
 
 /// The pod is deleted with a grace of a second, by its UID, and has its one event; its status is never the agent's.
-fn deleted_where_its_status_is_refused(reason: &str, status: u16) {
+fn deleted_where_its_status_is_refused(reason: &str, status: u16) -> Turn {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
     turn.runs("bystander").expect("it runs");
@@ -85,13 +91,12 @@ fn deleted_where_its_status_is_refused(reason: &str, status: u16) {
         .expect("it is deleted");
     drop(policy);
     deleted_once(&turn, &running).expect("by the agent");
-    every_right_is_used(&turn).expect("each is for something");
     turn.pressure_ends().expect("there is room");
     turn.runs("bystander").expect("it runs on");
+    turn
 }
 
-/// Each right of the agent was used, and nothing else was carried out for it. Pods are listed where their watch does not begin with them,
-/// and after a conflict ([`crate::outages`]).
+/// Each right of the agent was used, and nothing else was carried out for it.
 fn every_right_is_used(turn: &Turn) -> Result<()> {
     let rights = RIGHTS
         .iter()

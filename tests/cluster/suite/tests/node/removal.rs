@@ -30,8 +30,10 @@ fn nothing_is_left_after_the_agent_is_removed() {
 fn on_the_node(turn: &Turn, name: &str) -> Result<Vec<String>> {
     let mut console = turn.console(NODE)?;
     let script = format!(
-        "for place in /run /dev/shm /var/lib /sys/fs/bpf; do [ ! -e $place/plimsoll ] || echo NODE {name} $place > /dev/console; done
-         echo NODE {name} looked > /dev/console"
+        "for place in /run /dev/shm /var/lib /sys/fs/bpf; do
+    [ ! -e $place/plimsoll ] || echo NODE {name} $place > /dev/console
+done
+echo NODE {name} looked > /dev/console"
     );
     service_manager::start(turn, name, &["/usr/bin/sh", "-c", &script])?;
     let looked = format!("NODE {name} ");

@@ -19,7 +19,7 @@ const NEEDED: [(&str, &str, &str); 4] = [
     ("run", "/run", "/run"),
 ];
 
-/// Seconds from the start of a service until it opens a pipe.
+/// Seconds from the start of a service until it does what it is for: what starts it has ended before.
 const AFTER: u32 = 30;
 
 /// Starts a service of system.slice with this name, which runs these words, by a pod that ends with that. No pod of the test
@@ -52,7 +52,8 @@ pub(crate) fn restart_kubelet(turn: &Turn) -> Result<()> {
         lines.find(|line| line.starts_with("process_start_time_seconds ")).map(str::to_owned)
     };
     let before = begun().context("the kubelet does not say since when it runs")?;
-    start(turn, "restarts", &["/usr/bin/systemctl", "restart", "kubelet.service"])?;
+    let script = format!("sleep {AFTER}; systemctl restart kubelet.service");
+    start(turn, "restarts", &["/usr/bin/sh", "-c", &script])?;
     wait_for("another kubelet answers", PATIENCE, || Ok(begun().filter(|begun| *begun != before).map(drop)))
 }
 
@@ -84,7 +85,7 @@ impl Pipe {
         format!(": > {}", self.0)
     }
 
-    /// Opens it some seconds later: what starts the service has ended before.
+    /// Opens it some seconds later.
     pub(crate) fn open(&self, turn: &Turn) -> Result<()> {
         start(turn, "opens", &["/usr/bin/sh", "-c", &format!("sleep {AFTER}; {}", self.opening())])
     }

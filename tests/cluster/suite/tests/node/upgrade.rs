@@ -46,7 +46,7 @@ fn the_condition_and_the_taint_are_kept_at_each_moment_of_an_upgrade() {
         .expect("the next one is there");
     thread::sleep(SETTLED);
     let states = view::states_since(&turn, view::NODES, &before).expect("they are read");
-    assert!(!states.is_empty(), "its kubelet writes it every ten seconds");
+    assert!(!states.is_empty(), "the next agent writes what holds");
     let of = |node: &Value| {
         let condition = view::condition_of(node, CONDITION).cloned().unwrap_or_default();
         (condition["status"].clone(), condition["lastTransitionTime"].clone(), view::ours_of(node))
