@@ -115,7 +115,7 @@ fn nodes_that_come_back_together_are_spread_over_time() {
             over += usize::from(matches!(outcome, Outcome::Over(_)));
         }
         let passed = start.elapsed();
-        // All writes take 150 s at the rate that it accepts.
+        // All writes take 160 s at the rate that it accepts.
         let least = Duration::from_secs((WRITES / MOST_IN_A_SECOND) as u64);
         assert!(passed >= OUTAGE + least && passed < OUTAGE + 3 * least, "{passed:?}");
         let load = load.lock().expect("no test failed with it");

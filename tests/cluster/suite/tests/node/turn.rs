@@ -86,10 +86,12 @@ impl Turn {
         self.apply(&uninstall)?;
         let job = "job/plimsoll-uninstall";
         self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
-        let nodes = "daemonset/plimsoll-uninstall";
+        let nodes = "daemonset/plimsoll-uninstall-nodes";
+        Cluster::install(self, "uninstall-nodes")?;
         self.kubectl(&["--namespace", "plimsoll", "rollout", "status", nodes, "--timeout=4m"])?;
         let left = (conditions_of_ours(self)?, taints_of_ours(self)?);
         ensure!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
+        self.remove(&Cluster::manifests("uninstall-nodes"))?;
         self.remove(&uninstall)?;
         self.remove(&overlay::of_agents(self, overlay::SENSITIVE)?)
     }
