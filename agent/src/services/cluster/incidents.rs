@@ -68,8 +68,9 @@ pub(super) fn of_removal(removed: &RemovalResult) -> Option<plimsoll_kube::Incid
     (!removed.is_nothing()).then_some(plimsoll_kube::Incident { reason, pod: None, message, at })
 }
 
+/// In whole KiB, rounded up: a number without a unit would not say of what it is.
 fn binary(bytes: Bytes) -> Quantity {
-    Quantity::binary(bytes.0.into())
+    Quantity::binary(bytes.0.div_ceil(1024).saturating_mul(1024).into())
 }
 
 #[cfg(test)]
@@ -88,7 +89,8 @@ mod tests {
         let cgroup = |id, path: &[u8]| IncidentOf::Cgroup { id, path: PathEnd::of(path) };
         let service = cgroup(Some(CgroupId(7)), b"system.slice/a\nb.service");
         let lost = |resident, exhausted| IncidentKind::OomKill { pid: 77, name, resident, exhausted };
-        let reclaimed = |is_all| IncidentKind::Reclaimed { asked: Bytes::mib(3), is_all };
+        let reclaimed =
+            |is_all| IncidentKind::Reclaimed { asked: if is_all { Bytes::mib(3) } else { Bytes(115_792) }, is_all };
         let frozen = IncidentKind::Frozen(Duration::from_micros(213_900));
         let of_node = lost(Some(Bytes::mib(700)), Exhausted::Machine);
         let killed = "and it killed process 77 (x\\x1b[1m) of";
@@ -111,7 +113,7 @@ mod tests {
                 reclaimed(false),
                 of_pod,
                 true,
-                "Memory was short: less than 3Mi of page cache of the pod were taken back".to_owned(),
+                "Memory was short: less than 114Ki of page cache of the pod were taken back".to_owned(),
             ),
             (
                 of_node,
