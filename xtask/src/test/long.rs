@@ -41,7 +41,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(Group { needs: suite::node_needs, ..of("node", 30, machines::node) });
         }
         if *kernel == cluster::NEWEST {
-            groups.push(Group { needs: cluster::needs_with_newest, ..of("cluster", 30, cluster::with_newest) });
+            groups.push(Group { needs: cluster::needs_with_newest, ..of("cluster", 45, cluster::with_newest) });
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
