@@ -335,7 +335,7 @@ mod tests {
             let (of_pod, of_node) =
                 ("/api/v1/namespaces/shop/events".into(), "/api/v1/namespaces/default/events".into());
             assert_eq!(about(&log[0]), (of_pod, "Pod".into(), "web".into(), "of-web".into()));
-            assert_eq!(about(&log[3]), (of_node, "Node".into(), "n1".into(), "n1".into()));
+            assert_eq!(about(&log[4]), (of_node, "Node".into(), "n1".into(), "n1".into()));
             assert_ne!(log[0].body["metadata"]["name"], log[1].body["metadata"]["name"], "of the same millisecond");
         });
     }

@@ -21,6 +21,9 @@ fn images_at(images: impl Into<PathBuf>) -> Directories {
 
 const GIB: u64 = 1 << 30;
 
+/// Twice the pace of looks at which disks there are.
+const LOOKED_AGAIN: Duration = Duration::from_mins(1);
+
 /// The next readings: by turns, without their pace.
 fn next(disks: &mut Disks) -> Vec<(DiskReading, Duration)> {
     loop {
@@ -40,12 +43,18 @@ const THRESHOLDS: &str = "evictionHard: {nodefs.available: \"1\", imagefs.availa
 
 #[test]
 fn each_disk_is_read_and_one_that_holds_images_and_layers_once() {
-    let directory = tempfile::tempdir().expect("a directory");
+    let (begun, directory) = (Instant::now(), tempfile::tempdir().expect("a directory"));
     let images = directory.path().join("images");
     std::fs::create_dir(&images).expect("a directory");
     let mut one = disks(directory.path(), Ok(images_at(images)), THRESHOLDS);
-    let read = next(&mut one);
-    assert_eq!(roles(&read), DiskRole::ALL);
+    // On a machine that is busy enough a directory does not answer in time, and counts as a disk of its own until the next look.
+    let read = loop {
+        let read = next(&mut one);
+        if roles(&read) == DiskRole::ALL {
+            break read;
+        }
+        assert!(begun.elapsed() < LOOKED_AGAIN, "{read:?}");
+    };
     let (node, cost) = read[0];
     assert!(node.bytes.is_some_and(|room| room.left <= room.all && room.all > 0), "{read:?}");
     assert!(cost > Duration::ZERO && read.iter().all(|(_, other)| *other == cost), "it is read once: {read:?}");
