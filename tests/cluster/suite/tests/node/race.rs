@@ -46,7 +46,7 @@ fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
     let (mut bare, mut beside) = (Vec::new(), Vec::new());
     for round in 0..variable(ROUNDS, 1) {
         let mut sides = [Side::Kubelet, Side::Bare, Side::Agent];
-        // The agent is installed or removed once in each, and no side has always the same one before it.
+        // So the agent is installed or removed once in each round.
         sides.rotate_right(usize::from(round % 2 == 1));
         for side in sides {
             let turn = match side {

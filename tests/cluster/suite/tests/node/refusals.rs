@@ -24,8 +24,7 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
-/// The right that the agent uses only where the API server does not list pods as the beginning of a watch, and after a conflict
-/// (`agent/kube/tests/api_server.rs` has both).
+/// The right that the agent uses only where the API server does not list pods as the beginning of a watch, and after a conflict.
 const LIST: &str = "list /pods";
 /// What the policy says.
 const WHY: &str = "a test refuses it";
