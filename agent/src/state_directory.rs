@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt as _;
 pub(crate) const IN_MEMORY: [FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 /// Where it is kept instead: the first that is in memory and can be written to. The next agent finds it there, and so does
 /// `undo`.
-const FALLBACKS: [&str; 2] = ["/run/plimsoll", "/dev/shm/plimsoll"];
+pub(crate) const FALLBACKS: [&str; 2] = ["/run/plimsoll", "/dev/shm/plimsoll"];
 /// Access for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
 

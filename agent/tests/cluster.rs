@@ -175,13 +175,24 @@ fn what_the_api_server_says_reaches_the_core_and_what_the_core_decides_reaches_i
     });
     assert_eq!(facts.memory_request, Bytes::mib(100));
 
+    // The journal has it soon after the core.
+    for _ in 0..10 {
+        services.next(Duration::from_millis(200));
+    }
     // The API server is away when the pod is evicted: what there is of its connections ends with the process that has it.
     drop(services);
     services = Services::start(&kubeconfig, &place.path().join("journal"), address);
     services.is_reached = false;
-    services.until("it is reported that the API server does not answer", |message| {
-        (message == Some(Message::Source(Source::ApiServer, false))).then_some(())
+    let (mut kept, mut is_lost) = (None, false);
+    services.until("the core knows the pod by the journal, and that the API server does not answer", |message| {
+        match message {
+            Some(Message::Pod(PodMessage::Pod(facts))) if facts.uid == Uid::of(&uid) => kept = Some(facts),
+            Some(Message::Source(Source::ApiServer, false)) => is_lost = true,
+            _ => {}
+        }
+        (kept.is_some() && is_lost).then_some(())
     });
+    assert_eq!(kept.map(|facts| facts.memory_request), Some(Bytes::mib(100)));
     services.send(CoreMessage::Eviction(eviction(&uid)));
     services.send(condition(true));
     for _ in 0..10 {

@@ -65,6 +65,7 @@ enum Command {
     Man(command_line::Arguments),
     /// Build what is published into target/release-files: the agent for each processor, its SBOMs, their image
     /// for containers and all checksums.
+    #[command(visible_alias = "dist")]
     Release,
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.
     Test(test::Arguments),

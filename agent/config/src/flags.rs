@@ -140,6 +140,7 @@ mod tests {
                 "kubelet-root",
                 "log-format",
                 "metrics-address",
+                "metrics-for-all",
                 "pod-facts",
                 "poll-period",
                 "reclaim-pause",

@@ -63,6 +63,9 @@ pub struct Machine {
     /// Where metrics and health are served: an address with a port.
     #[serde(with = "As::<Address>")]
     pub metrics_address: SocketAddr,
+    /// With a cluster metrics are served on an address of the loopback alone, as they name pods and ask no reader for a token.
+    /// This allows any other one: all that reach it may read them.
+    pub metrics_for_all: bool,
     /// The directory of the run record: an absolute path that does not survive a boot. Where it can only be read, another one
     /// in memory is taken, which is reported: /run/plimsoll or /dev/shm/plimsoll.
     #[serde(with = "As::<Directory>")]
@@ -273,6 +276,7 @@ impl Default for Machine {
             poll_period: Duration::from_secs(1),
             slices: Vec::new(),
             metrics_address: (Ipv4Addr::LOCALHOST, 9464).into(),
+            metrics_for_all: false,
             state_directory: "/run/plimsoll".into(),
             journal_directory: "/var/lib/plimsoll/journal".into(),
             log_format: LogFormat::Text,
@@ -395,6 +399,11 @@ impl Machine {
             let beside = if self.knows_pods() { ", beside the cgroup of all pods" } else { "" };
             let why = format!("expected at most {most} slices with thresholds{beside}");
             found.push(Refusal::missing("machine.slices", "machine.slices", why));
+        }
+        if self.cluster.is_on() && !self.metrics_address.ip().is_loopback() && !self.metrics_for_all {
+            let why = "expected an address of the loopback, as metrics name pods and ask no reader for a token: a proxy that does \
+                       serves them to other machines; machine.metricsForAll allows this one";
+            found.push(Refusal::value("machine.metricsAddress", why));
         }
         found.extend(self.cluster.refusals(self));
         found

@@ -101,6 +101,7 @@ machine:
   pollPeriod: 250ms
   slices: [{path: user.slice, evictionHard: {memory.available: 64Mi}}]
   metricsAddress: '[::1]:1'
+  metricsForAll: true
   stateDirectory: /run/other
   logFormat: json
   throttled: report
@@ -151,6 +152,7 @@ machine:
     assert_eq!(configuration.machine.source, SourceChoice::Psi);
     assert_eq!(configuration.machine.poll_period, Duration::from_millis(250));
     assert_eq!(configuration.machine.metrics_address.to_string(), "[::1]:1");
+    assert!(configuration.machine.metrics_for_all);
     assert_eq!(configuration.machine.state_directory, PathBuf::from("/run/other"));
     assert_eq!(configuration.machine.log_format, LogFormat::Json);
     assert_eq!((configuration.machine.kill_switch, configuration.machine.shadow), (None, true));
@@ -546,7 +548,7 @@ fn every_error_is_reported_in_the_order_of_the_file() {
         error.lines().collect::<Vec<_>>(),
         [
             "test.yaml:2: machine.source: \"xdp\": expected auto, ebpf, psi or poll",
-            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, holdDown, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, \
+            "test.yaml:3: machine.colour: unknown key; expected brake, cluster, containerRoot, evictForUnattributed, holdDown, imageRoot, imagesNeverRemoved, journalDirectory, killSwitch, kubeletRoot, logFormat, metricsAddress, metricsForAll, \
              never, podFacts, pollPeriod, reclaimPause, responsiblePercent, runtimeSocket, shadow, slices, source, stallPercent, stateDirectory, staticPods, throttled, victimsPerMinute or workloads",
             "test.yaml:5: evictionHard.memory.available: \"lots\": expected a quantity such as 100Mi or a percentage \
              such as 5%",

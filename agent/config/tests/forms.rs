@@ -799,3 +799,19 @@ fn metrics_that_other_machines_may_read_are_warned_of() {
         assert_eq!((report.errors.len(), is_about), (0, is_warned), "{address}: {:?}", report.warnings);
     }
 }
+
+#[test]
+fn with_a_cluster_metrics_are_on_the_loopback_unless_that_is_said_to_be_meant() {
+    for (address, more, is_refused) in [
+        ("127.0.0.1:1", "", false),
+        ("0.0.0.0:1", "", true),
+        ("'[::]:1'", ", metricsForAll: false", true),
+        ("192.0.2.1:1", ", metricsForAll: true", false),
+    ] {
+        let text = format!("machine: {{cluster: {{inCluster: true}}, metricsAddress: {address}{more}}}\n");
+        let own = Some(Text { file: "f".into(), text });
+        let report = examine_texts(&Texts { own, ..Texts::default() }, &Overrides::default());
+        let keys: Vec<_> = report.errors.iter().map(|it| it.key.as_str()).collect();
+        assert_eq!(keys, ["machine.metricsAddress"][..usize::from(is_refused)], "{address}{more}: {:?}", report.errors);
+    }
+}

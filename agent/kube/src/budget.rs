@@ -86,6 +86,33 @@ impl Pace {
     }
 }
 
+/// After so long without a failure the next pause is the first one again, as client-go's reflectors have it: a watch of a quiet
+/// node may break after hours without an event.
+const QUIET: Duration = Duration::from_mins(2);
+
+/// Failures of a watch in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// One more. Gives the pause after it. `random` is from 0 to 1.
+    pub(crate) fn add(&mut self, now: Instant, random: f64) -> Duration {
+        if self.last.is_some_and(|last| now - last >= QUIET) {
+            self.count = 0;
+        }
+        (self.count, self.last) = (self.count + 1, Some(now));
+        pause_after(self.count, random)
+    }
+
+    /// It works.
+    pub(crate) const fn end(&mut self) {
+        self.count = 0;
+    }
+}
+
 /// The pause after so many failures in a row, one at least: half of it is random, so that nodes that failed together do not
 /// try together.
 pub(crate) fn pause_after(failures: u32, random: f64) -> Duration {
@@ -137,6 +164,16 @@ mod tests {
         let pauses = |random| [1, 2, 3, 7, 100].map(|failures| pause_after(failures, random).as_millis());
         assert_eq!(pauses(1.0), [1000, 2000, 4000, 60_000, 60_000]);
         assert_eq!(pauses(0.0), [500, 1000, 2000, 30_000, 30_000]);
+    }
+
+    #[test]
+    fn pauses_begin_anew_after_a_quiet_time_and_where_it_works() {
+        let start = Instant::now();
+        let mut failures = Failures::default();
+        let mut at = |seconds| failures.add(start + Duration::from_secs(seconds), 1.0).as_secs();
+        assert_eq!([at(0), at(1), at(3), at(122), at(242)], [1, 2, 4, 8, 1]);
+        failures.end();
+        assert_eq!(failures.add(start + Duration::from_secs(243), 1.0), PAUSE);
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn of_metadata(metadata: ObjectMeta) -> ObjectMeta {
         name: metadata.name,
         uid: metadata.uid,
         deletion_timestamp: metadata.deletion_timestamp,
-        owner_references: Some(owners.filter(|owner| owner.kind == "DaemonSet").take(1).collect()),
+        owner_references: Some(owners.filter(|owner| owner.controller == Some(true)).take(1).collect()),
         annotations: Some(annotations),
         ..ObjectMeta::default()
     }
@@ -189,7 +189,7 @@ mod tests {
                 "finalizers": [long], "managedFields": [{ "manager": long }],
                 "annotations": { REPORTED_AT: "at", "b": long },
                 "ownerReferences": [{ "apiVersion": "v1", "kind": "ReplicaSet", "name": long, "uid": "r" },
-                    { "apiVersion": "v1", "kind": "DaemonSet", "name": "d", "uid": "s" }] },
+                    { "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "s", "controller": true }] },
             "spec": { "nodeName": "n1", "priority": 7, "hostname": long, "nodeSelector": { "a": long },
                 "containers": [container], "initContainers": [container], "ephemeralContainers": [container],
                 "volumes": [{ "name": "v", "configMap": { "name": long } },

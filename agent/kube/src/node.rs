@@ -96,8 +96,12 @@ pub struct Condition {
 impl Condition {
     /// For people.
     pub(crate) fn message(&self) -> String {
-        let does = if self.holds { "is" } else { "is not" };
-        format!("an eviction threshold on {} {does} met, or was until a short time ago", self.kind.resource())
+        let resource = self.kind.resource();
+        if self.holds {
+            format!("an eviction threshold on {resource} is met, or was until a short time ago")
+        } else {
+            format!("no eviction threshold on {resource} is met")
+        }
     }
 
     /// Has the time of the one that it was before, where it is the same.
@@ -154,12 +158,21 @@ pub fn wanted(conditions: &[Condition], effect: Option<TaintEffect>) -> Vec<Tain
 }
 
 /// All taints as they have to be: those of others as they are, and ours. `None` where nothing has to be changed.
-fn changed(current: &[Taint], wanted: &[Taint]) -> Option<Vec<Taint>> {
-    let ours = Kind::ALL.map(Kind::taint);
-    let (own, others): (Vec<_>, Vec<_>) = current.iter().cloned().partition(|taint| ours.contains(&taint.key));
+pub(crate) fn changed(current: &[Taint], wanted: &[Taint]) -> Option<Vec<Taint>> {
+    let (own, others): (Vec<_>, Vec<_>) = current.iter().cloned().partition(is_own);
     let is_same = own.len() == wanted.len()
         && wanted.iter().all(|it| own.iter().any(|taint| (&taint.key, &taint.effect) == (&it.key, &it.effect)));
     (!is_same).then(|| others.into_iter().chain(wanted.iter().cloned()).collect())
+}
+
+/// Whether the taint has a key of ours.
+pub(crate) fn is_own(taint: &Taint) -> bool {
+    Kind::ALL.iter().any(|kind| kind.taint() == taint.key)
+}
+
+/// All taints that a node has.
+pub(crate) fn taints(node: &Node) -> &[Taint] {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
 /// Makes ours these. A write that another one came before is a conflict (409), and changes nothing.
@@ -171,8 +184,7 @@ pub async fn write_taints(client: &Client, node: &str, wanted: &[Taint]) -> kube
 
 /// The same for a node that was read.
 pub(crate) async fn replace_taints(api: &Api<Node>, node: &str, read: Node, wanted: &[Taint]) -> kube::Result<()> {
-    let current = read.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    let Some(taints) = changed(&current, wanted) else { return Ok(()) };
+    let Some(taints) = changed(taints(&read), wanted) else { return Ok(()) };
     let patch = json!({
         "metadata": { "resourceVersion": read.metadata.resource_version, "uid": read.metadata.uid },
         "spec": { "taints": taints },
@@ -181,15 +193,20 @@ pub(crate) async fn replace_taints(api: &Api<Node>, node: &str, read: Node, want
     api.patch(node, &parameters, &Patch::Merge(patch)).await.map(drop)
 }
 
-/// Removes all that is ours from the node, and tries again where another write came before.
+/// Removes all that is ours from the node, and tries again where another write came before. Of a node that is gone nothing is
+/// left.
 pub async fn clean(client: &Client, node: &str) -> kube::Result<()> {
     const TRIES: u32 = 5;
-    write_conditions(client, node, &[], Timestamp::now()).await?;
+    let remove = async || {
+        write_conditions(client, node, &[], Timestamp::now()).await?;
+        write_taints(client, node, &[]).await
+    };
     let mut tries = 0;
     loop {
         tries += 1;
-        match write_taints(client, node, &[]).await {
+        match remove().await {
             Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             result => return result,
         }
     }

@@ -3,18 +3,18 @@
 //! It is read once, and watched from there, by its name: with the rights to get and watch nodes, and without that to list
 //! them. A kubelet writes it when its status changes, and every five minutes where it does not.
 
-use crate::budget::pause_after;
+use crate::budget::Failures;
 use crate::error::chain;
-use crate::node::{self, Kind};
+use crate::node::{self, Condition, Kind, TaintEffect};
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::api::{WatchEvent, WatchParams};
 use kube::{Api, Client};
 use plimsoll_policy::Uid;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long the object may take to be read.
 const READ: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const READ: Duration = Duration::from_secs(20);
 const WATCH_SECONDS: u32 = 290;
 
 /// What is read of a node's object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// Of the object: another one where it was deleted and made anew.
     pub(crate) uid: Uid,
@@ -30,6 +30,8 @@ pub struct NodeView {
     pub is_switched_off: bool,
     /// Which of the standard conditions are true, in the order of [`Kind::ALL`].
     standard: [bool; Kind::ALL.len()],
+    /// Those of ours.
+    taints: Vec<Taint>,
 }
 
 /// The annotation on a node's object by which its agent is switched off.
@@ -44,19 +46,25 @@ impl NodeView {
             uid: Uid::of(node.metadata.uid.as_deref().unwrap_or_default()),
             is_switched_off: annotations.is_some_and(|all| all.contains_key(KILL_SWITCH)),
             standard: Kind::ALL.map(is_true),
+            taints: node::taints(node).iter().filter(|it| node::is_own(it)).cloned().collect(),
         }
     }
 
     /// Whether the standard condition is true.
-    pub(crate) const fn standard(self, kind: Kind) -> bool {
+    pub(crate) const fn standard(&self, kind: Kind) -> bool {
         self.standard[kind as usize]
+    }
+
+    /// Whether its taints of ours are those that these conditions stand for.
+    pub(crate) fn has_taints_of(&self, conditions: &[Condition], effect: Option<TaintEffect>) -> bool {
+        node::changed(&self.taints, &node::wanted(conditions, effect)).is_none()
     }
 }
 
 /// Follows the object of this name until nothing receives what is seen of it. What was seen last holds through a gap, and
 /// where the object is deleted, until there is another one. After an error there is a pause that doubles, with a random part.
 pub async fn watch_node(client: Client, name: &str, seen: watch::Sender<Option<NodeView>>) {
-    let (api, mut failures, mut trouble) = (Api::<Node>::all(client), 0, None);
+    let (api, mut failures, mut trouble) = (Api::<Node>::all(client), Failures::default(), None);
     loop {
         let followed = tokio::select! {
             followed = follow(&api, name, &seen, &mut failures) => followed,
@@ -68,8 +76,7 @@ pub async fn watch_node(client: Client, name: &str, seen: watch::Sender<Option<N
             tracing::warn!("the object of node {name} is not followed, and what it said last holds: {why}");
             trouble = Some(why);
         }
-        failures += 1;
-        tokio::time::sleep(pause_after(failures, fastrand::f64())).await;
+        tokio::time::sleep(failures.add(Instant::now(), fastrand::f64())).await;
     }
 }
 
@@ -78,11 +85,15 @@ async fn follow(
     api: &Api<Node>,
     name: &str,
     seen: &watch::Sender<Option<NodeView>>,
-    failures: &mut u32,
+    failures: &mut Failures,
 ) -> kube::Result<()> {
     let see = |node: &Node| {
         let view = Some(NodeView::of(node));
-        seen.send_if_modified(|known| core::mem::replace(known, view) != view);
+        seen.send_if_modified(|known| {
+            let is_new = *known != view;
+            *known = view;
+            is_new
+        });
     };
     let read = timeout(READ, api.get(name)).await;
     let read = read.map_err(|_| kube::Error::Service("it did not answer in time".into()))??;
@@ -95,7 +106,7 @@ async fn follow(
             match event? {
                 WatchEvent::Added(node) | WatchEvent::Modified(node) => {
                     see(&node);
-                    *failures = 0;
+                    failures.end();
                     version = node.metadata.resource_version.unwrap_or_default();
                 }
                 WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
@@ -161,7 +172,7 @@ mod tests {
             let task = tokio::spawn(async move { watch_node(client, "n1", send).await });
             for expected in [(true, false), (true, true), (false, true)] {
                 seen.changed().await.expect("it goes on");
-                let view = seen.borrow_and_update().expect("it is read");
+                let view = seen.borrow_and_update().clone().expect("it is read");
                 assert_eq!((view.is_switched_off, view.standard(Kind::Memory)), expected);
             }
             drop(seen);

@@ -1,6 +1,6 @@
 //! The pods of one node, followed through any gap.
 
-use crate::budget::{pause_after, spread};
+use crate::budget::{Failures, spread};
 use crate::error::{Refusal, chain};
 use crate::kept::{has_ended, kept};
 use core::pin::pin;
@@ -13,6 +13,7 @@ use kube::{Api, Client};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 /// So many pods are known: a kubelet runs 110 of them by default (`maxPods`). Pods that have ended give way to others.
 pub const MOST_PODS: usize = 4096;
@@ -71,13 +72,14 @@ async fn follow(
     watching: &Notify,
     changes: &mpsc::Sender<Change>,
 ) -> Next {
-    let (mut events, mut known, mut failures) = (pin!(events), Known::default(), 0);
+    let (mut events, mut known) = (pin!(events), Known::default());
+    let (mut failures, mut is_lost) = (Failures::default(), false);
     loop {
         let received = tokio::select! {
             event = events.next() => event,
             () = watching.notified() => {
                 // What is known is as it is there, unless a list is under way.
-                known.is_changed |= failures > 0 && known.listed.is_none();
+                known.is_changed |= is_lost && known.listed.is_none();
                 None
             }
             () = changes.closed() => return Next::End,
@@ -88,7 +90,7 @@ async fn follow(
         while let Some(event) = next.take() {
             match event {
                 Ok(event) => {
-                    failures = 0;
+                    failures.end();
                     known.take_in(event);
                     if known.are_too_many {
                         let why = format!("more than {MOST_PODS} pods that have not ended have the name of this node");
@@ -107,17 +109,18 @@ async fn follow(
             }
             next = events.next().now_or_never().flatten();
         }
-        if let Some(pods) = known.changed()
-            && changes.send(Change::Pods(pods)).await.is_err()
-        {
-            return Next::End;
+        if let Some(pods) = known.changed() {
+            is_lost = false;
+            if changes.send(Change::Pods(pods)).await.is_err() {
+                return Next::End;
+            }
         }
         if let Some(why) = failed {
-            failures += 1;
+            is_lost = true;
             if changes.send(Change::Lost(why)).await.is_err() {
                 return Next::End;
             }
-            tokio::time::sleep(pause_after(failures, fastrand::f64())).await;
+            tokio::time::sleep(failures.add(Instant::now(), fastrand::f64())).await;
         }
     }
 }

@@ -3,7 +3,8 @@
 //! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
 //! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
 //! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change,
-//! when the node's object is made anew, and again at each heartbeat; taints are looked at after them.
+//! when the node's object is made anew, and again at each heartbeat; taints are looked at after them, and where the node's
+//! object has lost one.
 
 mod entry;
 mod notes;
@@ -37,10 +38,14 @@ pub use notes::{Degraded, Incident, IncidentReason};
 /// heartbeat is older than twice that for one without an agent ([`STALE`](crate::stale::STALE)). As often as a kubelet reports an
 /// unchanged status (`nodeStatusReportFrequency`).
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
-/// How long one request may take.
-const REQUEST: Duration = Duration::from_secs(20);
+/// How long one request may take: longer than the API server waits for a webhook (`timeoutSeconds`, 30 at most), which may be
+/// one that it goes on without.
+const REQUEST: Duration = Duration::from_secs(35);
 /// How long another write is waited for that came before ours.
 const CONFLICT: Duration = Duration::from_millis(100);
+/// For so long the node's object has other taints of ours than it should before they are written again: what this reporter has
+/// just written is seen later, and a program that removes them each time is not to be followed by a write each time.
+const ASTRAY: Duration = Duration::from_secs(5);
 /// Most evictions that are kept to be reported. The oldest go first: an agent evicts a hundred in a minute at most.
 const MOST_ENTRIES: usize = 1024;
 
@@ -78,6 +83,8 @@ pub struct Reporter {
     object: Option<Uid>,
     /// What of the conditions has to be written before the next heartbeat.
     due: Due,
+    /// When taints are looked at again, where the node's object was seen with others of ours.
+    astray: Option<Instant>,
     heartbeat: Instant,
     budget: Budget,
     /// Of everything that is asked of the API server.
@@ -92,7 +99,10 @@ pub struct Reporter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
+    /// All is written.
     Nothing,
+    /// What was refused for good waits for the heartbeat.
+    Refused,
     Taints,
     All,
 }
@@ -130,6 +140,7 @@ impl Reporter {
             first: None,
             object: None,
             due: Due::Nothing,
+            astray: None,
             heartbeat: now,
             budget: Budget::new(now),
             of_server: Retry::new(now),
@@ -179,8 +190,9 @@ impl Reporter {
                 Ok(()) = report.conditions.changed() => self.take_conditions(&mut report.conditions),
                 Ok(()) = report.pods.changed() => self.pods.clone_from(&report.pods.borrow_and_update()),
                 Ok(()) = report.node.changed() => {
-                    let view = *report.node.borrow_and_update();
-                    self.see(view);
+                    if let Some(view) = &*report.node.borrow_and_update() {
+                        self.see(view);
+                    }
                 }
                 Ok(()) = report.degraded.changed() => {
                     let degraded = report.degraded.borrow_and_update().clone();
@@ -263,16 +275,16 @@ impl Reporter {
         begun.chain(ended).for_each(|note| self.notes.add(note));
     }
 
-    fn see(&mut self, view: Option<NodeView>) {
-        let Some(view) = view else { return };
+    fn see(&mut self, view: &NodeView) {
         let before = self.object.replace(view.uid);
         // It has neither conditions nor taints of ours; or it was asked for when there was none.
         if before != Some(view.uid) && (before.is_some() || self.first.is_some()) {
             self.due = Due::All;
         }
-        if let Some(conditions) = &self.conditions {
-            self.standard.see(view, conditions);
-        }
+        let Some(conditions) = &self.conditions else { return };
+        self.standard.see(view, conditions);
+        let is_astray = !view.has_taints_of(conditions, self.effect);
+        self.astray = is_astray.then(|| self.astray.unwrap_or_else(|| Instant::now() + ASTRAY));
     }
 
     /// Makes the next write, if one is due, and gives how long nothing has to be done.
@@ -332,7 +344,13 @@ impl Reporter {
             let due = if self.due == Due::All { now } else { self.heartbeat };
             (due.max(self.of_conditions.due()), Some(write))
         });
-        let of_taints = (self.due == Due::Taints).then(|| (self.of_taints.due(), Some(Write::Taints)));
+        let taints = match self.due {
+            Due::Taints => Some(now),
+            Due::Nothing => self.astray,
+            // Without conditions they would be those of an agent that is gone.
+            Due::Refused | Due::All => None,
+        };
+        let of_taints = taints.map(|due| (due.max(self.of_taints.due()), Some(Write::Taints)));
         let of_pod = |(at, open): (usize, &Open)| {
             let write = match open.step {
                 Step::Patch if open.is_in_conflict => Write::Look(at),

@@ -1,7 +1,7 @@
 //! What an agent that is gone has left on its node's object: found by the age of its heartbeat, on all nodes, and removed
 //! while agents of other nodes go on.
 
-use crate::node::{Kind, apply, apply_conditions, conditions, replace_taints};
+use crate::node::{Kind, apply, apply_conditions, conditions, is_own, replace_taints, taints};
 use crate::reporter::HEARTBEAT;
 use core::time::Duration;
 use jiff::Timestamp;
@@ -21,12 +21,8 @@ const TRIES: u32 = 5;
 fn is_stale(node: &Node, now: Timestamp) -> bool {
     let is_ours = |type_: &str| Kind::ALL.iter().any(|kind| kind.condition() == type_);
     let mut ours = conditions(node).iter().filter(|it| is_ours(&it.type_)).peekable();
-    let has_taint = || {
-        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-        taints.into_iter().any(|taint| Kind::ALL.iter().any(|kind| kind.taint() == taint.key))
-    };
     if ours.peek().is_none() {
-        return has_taint();
+        return taints(node).iter().any(is_own);
     }
     let newest = ours.filter_map(|it| it.last_heartbeat_time.as_ref()).map(|time| time.0).max();
     // One that is to come is of a clock that is ahead.
@@ -60,7 +56,9 @@ pub async fn clean(client: &Client, name: &str) -> kube::Result<bool> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let (read, now) = (api.get(name).await?, Timestamp::now());
+        let now = Timestamp::now();
+        // One that was removed since it was listed has nothing left.
+        let Some(read) = api.get_opt(name).await? else { return Ok(true) };
         if !is_stale(&read, now) {
             return Ok(false);
         }
@@ -72,6 +70,7 @@ pub async fn clean(client: &Client, name: &str) -> kube::Result<bool> {
         };
         match cleaned {
             Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(true),
             result => return result.map(|()| true),
         }
     }
@@ -132,6 +131,22 @@ mod tests {
             });
             assert_eq!(names(&client).await.expect("listed"), ["dead", "left"]);
             assert!(log.lock().expect("no test failed with it").iter().all(|asked| asked.query.contains("limit=500")));
+        });
+    }
+
+    #[test]
+    fn of_a_node_that_is_gone_nothing_is_left() {
+        run(async {
+            for gone_at in 0..3 {
+                let asked_before = AtomicU32::new(0);
+                let (client, _) = server(move |asked| match asked_before.fetch_add(1, Ordering::Relaxed) {
+                    number if number >= gone_at => refused(404, "NotFound", "there is no such node"),
+                    _ if asked.method == "GET" => (200, node("n1", &[OLD], TAINT)),
+                    _ => (200, node("n1", &[], TAINT)),
+                });
+                assert!(clean(&client, "n1").await.expect("it is clean"), "{gone_at}");
+                crate::node::clean(&client, "n1").await.expect("it is clean");
+            }
         });
     }
 

@@ -187,7 +187,7 @@ status: {}
             "kind: Pod\nmetadata:\n  name: a\n  deletionTimestamp: '2026-01-01T00:00:00Z'\n  annotations:\n    \
              kubernetes.io/config.mirror: 0123456789abcdef0123456789abcdef\n    \
              kubernetes.io/config.hash: 0123456789abcdef0123456789abcdef\n    kubernetes.io/config.source: api\n  \
-             ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: '1'}]\nspec: {containers: []}\n\
+             ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: '1', controller: true}]\nspec: {containers: []}\n\
              status: {phase: Succeeded, startTime: '2026-01-01T00:00:00Z'}\n",
         );
         assert_eq!((pod.static_uid, pod.daemon_set, pod.ends, pod.started), (None, None, None, None));

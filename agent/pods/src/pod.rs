@@ -4,7 +4,7 @@ use crate::spec::{Container, FieldError, STORAGE, Spec, bytes};
 use core::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use plimsoll_policy::kubelet::{self, Amount, PodSpec, PodStats, QosClass};
 use plimsoll_policy::oom_score::oom_score_adj;
 use plimsoll_policy::{Key, OwnerUid, Protected, Terminating, Uid, Workload};
@@ -30,7 +30,7 @@ pub struct Pod {
     /// Of a mirror pod, the UID of the static pod that it stands for (`kubernetes.io/config.hash`). Of a pod without
     /// `kubernetes.io/config.mirror`, which runs by itself, none.
     pub static_uid: Option<String>,
-    /// The DaemonSet that owns it.
+    /// The DaemonSet that is its controller.
     pub daemon_set: Option<DaemonSet>,
     /// The node that it was given to; empty for none.
     pub node: String,
@@ -100,7 +100,11 @@ impl TryFrom<api::Pod> for Pod {
         });
         let uid = metadata.uid.unwrap_or_default();
         let mut owners = metadata.owner_references.into_iter().flatten();
-        let daemon_set = owners.find(|owner| owner.kind == "DaemonSet");
+        // Its controller takes care of pods that are its own, where any other owner is what the pod's author writes.
+        let is_daemon_set = |owner: &OwnerReference| {
+            owner.controller == Some(true) && owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/")
+        };
+        let daemon_set = owners.find(is_daemon_set);
         Ok(Self {
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),

@@ -258,7 +258,7 @@ impl Cluster {
                     }
                 },
                 Ok(()) = self.node.changed() => {
-                    if let Some(view) = *self.node.borrow_and_update() {
+                    if let Some(view) = &*self.node.borrow_and_update() {
                         return ClusterEvent::KillSwitch(view.is_switched_off);
                     }
                 }

@@ -333,7 +333,7 @@ mod tests {
     fn pod(uid: &str, annotations: &str, memory: &str, status: &str) -> String {
         format!(
             r#"{{"metadata": {{"name": "a", "uid": "{uid}", "annotations": {annotations},
-            "ownerReferences": [{{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9"}}]}},
+            "ownerReferences": [{{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9", "controller": true}}]}},
             "spec": {{"priority": 7, "terminationGracePeriodSeconds": 5, "containers":
             [{{"name": "c", "resources": {{"requests": {{"memory": "{memory}"}}}}}}]}}, "status": {status}}}"#
         )

@@ -62,6 +62,7 @@ fn remove_entry(path: &Path, kept: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_directory::FALLBACKS;
     use std::path::PathBuf;
 
     fn place(files: &[&str]) -> (tempfile::TempDir, Vec<PathBuf>) {
@@ -73,6 +74,16 @@ mod tests {
         }
         let paths = files.iter().map(|file| place.path().join(file)).collect();
         (place, paths)
+    }
+
+    #[test]
+    fn what_is_kept_unless_configured_is_removed() {
+        let machine = Configuration::default().machine;
+        let pin = plimsoll_sense::Config::default().stopped_pin;
+        let configured = [machine.state_directory, machine.journal_directory, pin];
+        for path in configured.into_iter().chain(FALLBACKS.map(PathBuf::from)) {
+            assert!(OWN.iter().any(|own| path.starts_with(own)), "{} is left", path.display());
+        }
     }
 
     #[test]

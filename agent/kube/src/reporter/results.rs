@@ -84,7 +84,7 @@ impl Reporter {
                 self.due = Due::Taints;
                 self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
             }
-            Write::Taints => self.due = Due::Nothing,
+            Write::Taints => (self.due, self.astray) = (Due::Nothing, None),
             Write::Standard => self.standard.end(),
             Write::Patch(at) => {
                 let entry = &mut self.outbox[at].entry;
@@ -123,7 +123,7 @@ impl Reporter {
     fn leave_conditions(&mut self, write: Write, why: &str) {
         let what = self.what(write);
         self.retry(write).note(what, why);
-        self.due = Due::Nothing;
+        self.due = Due::Refused;
         if write != Write::Taints {
             self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
         }

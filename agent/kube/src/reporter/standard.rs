@@ -42,7 +42,7 @@ impl StandardConditions {
     }
 
     /// The node's object is this one now, and these conditions are ours.
-    pub(super) fn see(&mut self, view: NodeView, conditions: &[Condition]) {
+    pub(super) fn see(&mut self, view: &NodeView, conditions: &[Condition]) {
         if self.how != Some(Standard::Hold) {
             return;
         }
@@ -120,7 +120,7 @@ mod tests {
         let written = (status.to_owned(), "Kubelet".to_owned());
         *stored.lock().expect("no test failed with it") = written.clone();
         let node: Node = serde_json::from_value(node(&written)).expect("a node");
-        reporter.see(Some(NodeView::of(&node)));
+        reporter.see(&NodeView::of(&node));
         until(reporter, |it| it.standard.due().is_none()).await;
     }
 

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 pub(super) fn eviction(name: &str) -> Eviction {
     Eviction {
@@ -502,6 +502,7 @@ fn node_with(status: &str) -> (u16, Value) {
 
 const APPLY: &str = "PATCH /api/v1/nodes/n1/status";
 const GET: &str = "GET /api/v1/nodes/n1";
+const TAINTS: &str = "PATCH /api/v1/nodes/n1";
 const OF_NODE: &str = "POST /api/v1/namespaces/default/events";
 
 fn memory(holds: bool) -> Vec<Condition> {
@@ -588,20 +589,83 @@ fn taints_that_fail_hold_up_no_heartbeat() {
 }
 
 #[test]
+fn a_taint_that_another_program_removes_or_sets_is_written_again_after_a_pause() {
+    run(async {
+        let untainted = json!({ "metadata": {} });
+        let stored = Arc::new(Mutex::new(untainted.clone()));
+        let of_server = Arc::clone(&stored);
+        let (client, log) = server(move |asked| {
+            let mut node = of_server.lock().expect("no test failed with it");
+            match asked.line().as_str() {
+                GET => (200, node.clone()),
+                TAINTS => {
+                    *node = json!({ "metadata": {}, "spec": asked.body["spec"] });
+                    (200, node.clone())
+                }
+                _ => accepts(asked),
+            }
+        });
+        let view = || {
+            let node = stored.lock().expect("no test failed with it").clone();
+            NodeView::of(&serde_json::from_value(node).expect("a node"))
+        };
+        let written = || lines(&log).iter().filter(|line| *line == TAINTS).count();
+        let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, None::<Entry>) };
+        let is_quiet = |it: &Reporter| it.due == Due::Nothing && it.notes.due().next().is_none();
+        let before = view();
+        reporter.set_conditions(memory(true));
+        until(&mut reporter, is_quiet).await;
+        let ours = stored.lock().expect("no test failed with it").clone();
+        // What is seen late is no reason for a write.
+        reporter.see(&before);
+        reporter.see(&view());
+        assert!(reporter.write_next().await > ASTRAY && written() == 1, "{:?}", lines(&log));
+        for (holds, found, expected) in [(true, &untainted, 2), (false, &ours, 4)] {
+            reporter.set_conditions(memory(holds));
+            until(&mut reporter, is_quiet).await;
+            found.clone_into(&mut stored.lock().expect("no test failed with it"));
+            let begun = Instant::now();
+            reporter.see(&view());
+            until(&mut reporter, |_| written() == expected).await;
+            assert!((ASTRAY..ASTRAY * 2).contains(&begun.elapsed()), "{holds}: {:?}", begun.elapsed());
+            reporter.see(&view());
+            assert!(reporter.write_next().await > ASTRAY && written() == expected, "{:?}", lines(&log));
+        }
+    });
+}
+
+#[test]
+fn taints_are_not_written_where_conditions_are_refused() {
+    run(async {
+        let (client, log) = server(|asked| match asked.line().as_str() {
+            APPLY => refused(422, "Invalid", "a policy refuses it"),
+            _ => accepts(asked),
+        });
+        let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, None::<Entry>) };
+        reporter.set_conditions(memory(true));
+        until(&mut reporter, |it| it.due == Due::Refused).await;
+        reporter.see(&NodeView::default());
+        tokio::time::advance(ASTRAY * 2).await;
+        let _ = reporter.write_next().await;
+        assert!(lines(&log).iter().all(|line| line != TAINTS), "{:?}", lines(&log));
+    });
+}
+
+#[test]
 fn a_node_object_that_is_made_anew_has_the_conditions_at_once() {
     run(async {
         let (client, log) = server(accepts);
         let mut reporter = reporting(client, None::<Entry>);
         let seen = |uid: &str| {
             let metadata = ObjectMeta { uid: Some(uid.into()), ..ObjectMeta::default() };
-            Some(NodeView::of(&Node { metadata, ..Node::default() }))
+            NodeView::of(&Node { metadata, ..Node::default() })
         };
-        reporter.see(seen("one"));
+        reporter.see(&seen("one"));
         reporter.set_conditions(memory(false));
         let applied = || lines(&log).iter().filter(|line| *line == APPLY).count();
         until(&mut reporter, |it| it.due == Due::Nothing).await;
         for (uid, expected) in [("one", 1), ("two", 2), ("two", 2)] {
-            reporter.see(seen(uid));
+            reporter.see(&seen(uid));
             let begun = Instant::now();
             until(&mut reporter, |it| it.due == Due::Nothing).await;
             assert!(applied() == expected && begun.elapsed() < Duration::from_secs(1), "{uid}: {}", applied());
@@ -620,11 +684,11 @@ fn a_node_that_is_made_after_it_was_asked_for_has_the_conditions_at_once() {
         });
         let mut reporter = reporting(client, None::<Entry>);
         reporter.set_conditions(memory(false));
-        until(&mut reporter, |it| it.due == Due::Nothing).await;
+        until(&mut reporter, |it| it.due == Due::Refused).await;
         assert_eq!(lines(&log), [GET]);
         is_there.store(true, Ordering::Relaxed);
         let begun = Instant::now();
-        reporter.see(Some(NodeView::of(&Node::default())));
+        reporter.see(&NodeView::of(&Node::default()));
         until(&mut reporter, |_| lines(&log).iter().any(|line| line == APPLY)).await;
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     });

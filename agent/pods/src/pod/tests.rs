@@ -47,6 +47,26 @@ fn a_pod_has_its_class_its_requests_and_why_it_is_never_evicted() {
 }
 
 #[test]
+fn a_pod_is_one_of_a_daemon_set_by_its_controller_alone() {
+    let is_one = |kind: &str, version: &str, controller: &str| {
+        let owner = format!(r#"{{"kind": "{kind}", "apiVersion": "{version}", "name": "d", "uid": "9"{controller}}}"#);
+        let text = format!(r#"{{"metadata": {{"name": "a", "uid": "1", "ownerReferences": [{owner}]}}}}"#);
+        serde_json::from_str::<Pod>(&text).expect("a pod").daemon_set.is_some()
+    };
+    let own = r#", "controller": true"#;
+    assert!(is_one("DaemonSet", "apps/v1", own));
+    // What the author of a pod can name without a DaemonSet that takes the pod for its own.
+    for (kind, version, controller) in [
+        ("DaemonSet", "apps/v1", ""),
+        ("DaemonSet", "apps/v1", r#", "controller": false"#),
+        ("DaemonSet", "shop.example/v1", own),
+        ("ReplicaSet", "apps/v1", own),
+    ] {
+        assert!(!is_one(kind, version, controller), "{kind} {version} {controller}");
+    }
+}
+
+#[test]
 fn a_pod_that_others_wait_for_is_known() {
     let mounts = |propagation: &str| {
         format!(

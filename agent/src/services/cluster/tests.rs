@@ -250,7 +250,7 @@ fn what_is_kept_of_a_pod_says_the_same_of_it_as_all_of_it() {
     let text = json!({
         "metadata": { "name": "web", "namespace": "shop", "uid": UID, "labels": { "a": "b" },
             "deletionTimestamp": "2023-11-14T22:13:20Z", "deletionGracePeriodSeconds": 30,
-            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9" }],
+            "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9", "controller": true }],
             "annotations": { "kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h",
                 "kubernetes.io/config.source": "api", "another": "one" } },
         "spec": { "nodeName": "n1", "priority": 7, "priorityClassName": "system-node-critical", "hostPID": true,

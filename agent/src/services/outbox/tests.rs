@@ -1,4 +1,6 @@
 use super::*;
+use crate::services::Serving;
+use plimsoll_config::{Overrides, Text, Texts, examine_texts};
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_units::CgroupId;
 
@@ -278,14 +280,24 @@ fn after_a_reboot_a_condition_held_until_the_boot_and_the_wall_s_clock_gives_its
 #[test]
 fn a_condition_that_no_threshold_can_set_any_more_is_left() {
     let mut before = outbox(true);
-    before.conclude(state(true, monotonic(), None));
+    for condition in Condition::ALL {
+        before.conclude(ConditionState { condition, ..state(true, monotonic(), None) });
+    }
     let kept = write(&mut before);
-    for (observed, expected) in [(Condition::DiskPressure, 1), (Condition::MemoryPressure, 0)] {
-        let mut outbox = Outbox::new(true, true);
-        outbox.keep_only([observed].into_iter());
+    let (memory, disk, pids) = (Condition::MemoryPressure, Condition::DiskPressure, Condition::PidPressure);
+    for (thresholds, expected) in [
+        ("nodefs.available: 1Gi, pid.available: 10", vec![disk, memory, pids]),
+        ("imagefs.inodesFree: 5%", vec![disk, memory]),
+        ("memory.available: 1Gi", vec![memory]),
+    ] {
+        let own = Some(Text { file: "f".into(), text: format!("evictionHard: {{{thresholds}}}\n") });
+        let texts = Texts { own, ..Texts::default() };
+        let configuration = examine_texts(&texts, &Overrides::default()).configuration;
+        let mut outbox = Serving::of(&configuration, true).outbox;
         outbox.restore(kept.clone());
-        assert_eq!(outbox.conditions().count(), expected, "{observed:?}");
-        assert_eq!(outbox.reports().map(|reports| reports.conditions.len()), Some(expected), "it leaves the journal");
+        assert_eq!(outbox.conditions().map(|(condition, _)| condition).collect::<Vec<_>>(), expected);
+        let in_journal = outbox.reports().map(|reports| reports.conditions.len());
+        assert_eq!(in_journal, Some(expected.len()), "the others leave the journal");
     }
 }
 

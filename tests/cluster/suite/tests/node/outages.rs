@@ -16,8 +16,12 @@ use crate::{NODE, PATIENCE, overlay};
 
 /// How long the API server is away after the kill.
 const AWAY: Duration = Duration::from_secs(30);
+/// And where nothing has the time to notice it.
+const SHORTLY_AWAY: Duration = Duration::from_secs(5);
 /// And where the kubelet is to try to start the pod again meanwhile.
 const LONG_AWAY: Duration = Duration::from_secs(100);
+/// How long the container runtime is stopped: the agent asks it once a minute at rest.
+const STOPPED: Duration = Duration::from_mins(2);
 /// What the agent's log has of a pod whose processes are gone.
 const KILLED: &str = "\"kill\":\"emptied\"";
 /// The node restarts its kubelet with the next kill where this file is (`tests/vm/guest/src/kubelet.rs`).
@@ -60,6 +64,26 @@ fn no_container_of_a_pod_runs_again_without_the_api_server_however_long_that_is_
     thread::sleep(SETTLED);
     recorded(&turn, "held").expect("once, and it stays evicted");
     nothing_ran_again(&turn, "held").expect("it stays dead");
+}
+
+/// The API server is away, for seconds and for minutes, as soon as it has the record: the kubelet ends the pod and cannot say so.
+#[test]
+fn an_eviction_stays_recorded_where_the_api_server_is_away_right_after_it_took_it() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    for (name, away) in [("briefly", SHORTLY_AWAY), ("longer", LONG_AWAY)] {
+        turn.create(&pod_that_takes(name, 2600, SLOWLY)).expect("it is accepted");
+        turn.runs(name).expect("it runs");
+        wait_for("it is recorded", PATIENCE, || Ok(reported_at(&turn, name)?.is_string().then_some(())))
+            .expect("it is evicted");
+        let stopped = turn.stop("kube-apiserver").expect("it runs");
+        thread::sleep(away);
+        drop(stopped);
+        turn.is_evicted(name).expect("it is evicted");
+        turn.pressure_ends().expect("there is room");
+        thread::sleep(SETTLED);
+        recorded(&turn, name).expect("once, and it stays evicted");
+        nothing_ran_again(&turn, name).expect("it stays dead");
+    }
 }
 
 /// The kubelet has started the pod's only container once. A restart that it counts can be of one that it made and could not start
@@ -249,7 +273,41 @@ fn a_pod_is_killed_without_a_network_and_recorded_once_when_that_is_back() {
     turn.pressure_ends().expect("there is room");
     thread::sleep(SETTLED);
     recorded(&turn, "cut").expect("once, and it stays evicted");
-    never_restarted(&turn, "cut").expect("it stays dead");
+    nothing_ran_again(&turn, "cut").expect("it stays dead");
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// The node's container runtime is stopped for longer than the agent asks it for nothing: the node's events say that it does not
+/// work, and that it does again.
+#[test]
+fn a_container_runtime_that_is_stopped_is_reported_and_that_it_is_back() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let of_runtime = |reason: &str, message: &str| {
+        let events = view::events_of_node(&turn, reason)?;
+        let is_about = |it: &&Value| it["message"].as_str().is_some_and(|text| text.starts_with(message));
+        Ok(events.iter().filter(is_about).filter_map(|it| it["count"].as_u64()).sum::<u64>())
+    };
+    let ended = || of_runtime("PlimsollRecovered", "No trouble with container runtime any more");
+    let begun = || of_runtime("PlimsollDegraded", "Trouble with container runtime: ");
+    let before: [Result<u64>; 2] = [begun(), ended()];
+    let [begun_before, ended_before] = before.map(|count| count.expect("a list"));
+    let script = format!(
+        "sleep 30; systemctl stop containerd.service; sleep {}; systemctl start containerd.service",
+        STOPPED.as_secs()
+    );
+    service_manager::start(&turn, "stops-containerd", &["/usr/bin/sh", "-c", &script]).expect("it is started");
+    wait_for("it is reported", PATIENCE, || Ok((begun()? > begun_before).then_some(()))).expect("it does not work");
+    wait_for("its return is reported", PATIENCE, || Ok((ended()? > ended_before).then_some(()))).expect("it works");
+    wait_for("the kubelet is ready", PATIENCE, || {
+        Ok(view::condition(&turn, "Ready")?.is_some_and(|it| it["status"] == "True").then_some(()))
+    })
+    .expect("it has its runtime again");
+    turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
+    turn.is_evicted("grower").expect("it is evicted");
+    turn.pressure_ends().expect("there is room");
+    recorded(&turn, "grower").expect("once");
     turn.runs("bystander").expect("it runs on");
 }
 

@@ -40,6 +40,7 @@ evictionPressureTransitionPeriod: 45s
 machine:
   logFormat: json
   metricsAddress: 10.0.2.15:9464
+  metricsForAll: true
   cluster: {inCluster: true, taint: NoSchedule}
 ";
 /// The threshold of [`SENSITIVE`] and the soft one of [`SOFT`], in MiB.
@@ -64,7 +65,8 @@ pub(crate) fn with_standard_conditions(value: &str) -> String {
 
 /// A configuration with metrics where the API server reaches them, as in [`ALL_SIGNALS`], and more lines under `machine`.
 pub(crate) fn with_metrics(configuration: &str, more: &str) -> String {
-    configuration.replace("machine:\n", &format!("machine:\n  metricsAddress: 10.0.2.15:9464\n{more}"))
+    configuration
+        .replace("machine:\n", &format!("machine:\n  metricsAddress: 10.0.2.15:9464\n  metricsForAll: true\n{more}"))
 }
 
 /// The same in a dry run.

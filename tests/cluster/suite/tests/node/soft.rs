@@ -25,6 +25,9 @@ const STAYS: Duration = Duration::from_secs(38);
 const POLL: Duration = Duration::from_millis(500);
 /// The program of the tests' image.
 const PROGRAM: &str = "/plimsoll-guest";
+/// Seconds that a pod has after its eviction, and how much of that is seen at least between the record and its end.
+const GRACE: u64 = 15;
+const GRACE_SEEN: Duration = Duration::from_secs(GRACE - 7);
 /// How long a preStop hook takes, and how much of that is seen at least between the record and the container's end.
 const HOOK: u64 = 10;
 const HOOK_SEEN: Duration = Duration::from_secs(HOOK - 3);
@@ -79,6 +82,33 @@ fn a_pod_that_is_evicted_after_its_grace_has_its_hook_and_its_sidecar_ends_last(
     let at = |state: &Value| state["finishedAt"].as_str().unwrap_or_default().to_owned();
     assert!(at(&main) <= at(&sidecar), "{main} {sidecar}");
     assert_eq!(killed(&mut console).expect("it is read"), [""; 0]);
+    turn.runs("bystander").expect("it runs on");
+}
+
+/// A pod has ten minutes to end by its own specification, and outlives SIGTERM: its kubelet waits for it, and the agent kills it once
+/// evictionMaxPodGracePeriod is over.
+#[test]
+fn a_pod_that_outlives_the_grace_of_its_eviction_is_killed_then_and_recorded_once() {
+    let soft = overlay::SOFT.replace("memory.available: 1h", "memory.available: 5s");
+    let turn = Turn::with_agent(&format!("evictionMaxPodGracePeriod: {GRACE}{soft}")).expect("it is installed");
+    turn.create(&pod("bystander", &view::IDLE)).expect("it is accepted");
+    turn.runs("bystander").expect("it runs");
+    let mut console = turn.console(NODE).expect("it is there");
+    let mut stubborn = pod("stubborn", &["hog", "anon", "--mib", "1800", "--hold", "600", "--outlive", "/outlived"]);
+    stubborn["spec"]["terminationGracePeriodSeconds"] = 600.into();
+    turn.create(&stubborn).expect("it is accepted");
+    wait_for("its eviction is recorded", PATIENCE, || {
+        Ok((view::stored(&turn, "stubborn")?["status"]["reason"] == "Evicted").then_some(()))
+    })
+    .expect("after the grace of the threshold");
+    let recorded = Instant::now();
+    turn.is_evicted("stubborn").expect("its container has ended");
+    // Where it is killed at once, that is seen within a second or two.
+    assert!(recorded.elapsed() >= GRACE_SEEN, "its container ended after {:?}", recorded.elapsed());
+    turn.pressure_ends().expect("there is room");
+    thread::sleep(SETTLED);
+    recorded_for(&turn, "stubborn", "memory", "1200Mi").expect("as the kubelet does, once");
+    assert_eq!(killed(&mut console).expect("it is read"), ["stubborn"]);
     turn.runs("bystander").expect("it runs on");
 }
 
