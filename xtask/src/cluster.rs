@@ -105,6 +105,11 @@ pub(crate) fn tests(package: &str, file: &str, kubeconfig: &Path, program: &Path
     tests
 }
 
+/// What the console of a node has printed whose control plane is in this folder.
+pub(crate) fn console(folder: &Path) -> PathBuf {
+    folder.join(format!("{}.log", control_plane::NODE))
+}
+
 /// Runs `work` beside a control plane of its own in this folder, and a node with this kernel, with a kubeconfig that has every
 /// right. All of it ends before this returns, and with this process where that is killed; its logs stay.
 pub(crate) fn beside<T>(

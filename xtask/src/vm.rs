@@ -23,6 +23,8 @@ const BOOT: Duration = Duration::from_mins(3);
 /// How often a machine is booted again whose kernel did not come to its first process, and how often one whose kernel the
 /// emulator ended later.
 pub(crate) const BOOTS_AGAIN: u32 = 2;
+/// What the kernel reports where a processor of the emulator ran a breakpoint that is no more.
+pub(crate) const STALE_BREAKPOINT: &str = "Oops: int3";
 /// What the line begins with that reports such a boot.
 pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";
 /// What the first process writes when it starts, before its exit code.

@@ -1,15 +1,17 @@
 //! The group `cluster`: what is installed into a cluster, beside a real control plane on this machine's loopback, and one race
 //! beside a real node: a machine with containerd and a kubelet. Beside that are long runs of all tests, and of all races.
 
+use std::collections::VecDeque;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use super::report::{self, Report};
 use crate::cluster::{self, kube};
 use crate::install::{self, Need};
-use crate::{build_ebpf, run};
+use crate::{build_ebpf, run, vm};
 
 /// Where a control plane leaves its logs, alone and beside a node.
 const PLACE: &str = "target/test/cluster";
@@ -53,8 +55,8 @@ pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
         report.not_run("a race beside a node", "its kernel was not asked for");
         return Ok(());
     }
-    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(cluster::NODE_KERNEL), |kubeconfig| {
-        report.tests("a race beside a node", &mut race(kubeconfig, &program))
+    beside_a_node_each(cluster::NODE_KERNEL, vec![cluster::RACE.to_owned()], report, |kubeconfig, _, report| {
+        report.tests_of("a race beside a node", &mut race(kubeconfig, &program))
     })
 }
 
@@ -109,28 +111,54 @@ fn beside_a_node_where(
     names.retain(|name| is_asked(name.split("::").next().unwrap_or_default()));
     ensure!(!names.is_empty(), "no test beside a node is in a module of this group");
     names.retain(|name| !report.passed_before(name));
-    if names.is_empty() {
-        return Ok(());
-    }
-    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(kernel), |kubeconfig| {
-        let mut tests = beside_a_node(kubeconfig, &program);
-        report.tests_of("tests beside a node", tests.args(["--", "--exact"]).args(names))
+    beside_a_node_each(kernel, names, report, |kubeconfig, name, report| {
+        report.tests_of(name, beside_a_node(kubeconfig, &program).args(["--", "--exact", name]))
     })
+}
+
+/// Runs the tests or steps with these names beside a node with this kernel. One that fails where the emulator has ended the node's
+/// kernel says nothing ([`crate::vm::boot`]): it is run again, as those after it are, beside another node, twice at most.
+fn beside_a_node_each(
+    kernel: &'static str,
+    names: Vec<String>,
+    report: &mut Report,
+    one: impl Fn(&Path, &str, &mut Report) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (place, mut left, mut booted_again) = (run::root().join(PLACE_WITH_NODE), VecDeque::from(names), 0);
+    while !left.is_empty() {
+        cluster::beside(place.clone(), Some(kernel), |kubeconfig| {
+            while let Some(name) = left.front() {
+                one(kubeconfig, name, report)?;
+                let oops = stale_breakpoint(&cluster::console(&place))?.filter(|_| booted_again < vm::BOOTS_AGAIN);
+                if let Some(oops) = oops.filter(|_| report.take_back(name)) {
+                    println!("{}{kernel}: {oops}", vm::BOOTED_AGAIN);
+                    booted_again += 1;
+                    report.booted_again(1);
+                    return Ok(());
+                }
+                left.pop_front();
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The line in which a kernel reported a breakpoint that is no more, if it did.
+fn stale_breakpoint(console: &Path) -> anyhow::Result<Option<String>> {
+    let text = fs::read(console).with_context(|| format!("cannot read {}", console.display()))?;
+    Ok(String::from_utf8_lossy(&text).lines().find(|line| line.contains(vm::STALE_BREAKPOINT)).map(str::to_owned))
 }
 
 /// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent.
 pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    let left: Vec<_> = RATES.iter().filter(|(name, _)| !report.passed_before(name)).collect();
-    if left.is_empty() {
-        return Ok(());
-    }
     let program = kube::program()?;
-    cluster::beside(run::root().join(PLACE_WITH_NODE), Some(cluster::NODE_KERNEL), |kubeconfig| {
-        for (name, rate) in left {
-            let mut races = race(kubeconfig, &program);
-            races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
-            report.run(name, &mut races);
-        }
+    let names = RATES.iter().map(|(name, _)| (*name).to_owned()).filter(|name| !report.passed_before(name)).collect();
+    beside_a_node_each(cluster::NODE_KERNEL, names, report, |kubeconfig, name, report| {
+        let rate = RATES.iter().find_map(|(of, rate)| (*of == name).then_some(*rate)).context("it is one of them")?;
+        let mut races = race(kubeconfig, &program);
+        races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
+        report.run(name, &mut races);
         Ok(())
     })
 }
@@ -143,4 +171,26 @@ fn race(kubeconfig: &Path, program: &Path) -> Command {
     let mut race = beside_a_node(kubeconfig, program);
     race.args(["--", "--exact", cluster::RACE]);
     race
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_the_emulator_has_ended_is_known_by_its_console() {
+        let place = tempfile::tempdir().expect("a directory");
+        let console = place.path().join("console");
+        for (text, expected) in [
+            (
+                &b"[  1.0] Run /init\n[ 24.5] Oops: int3: 0000 [#1] PREEMPT SMP\nend"[..],
+                Some("[ 24.5] Oops: int3: 0000 [#1] PREEMPT SMP"),
+            ),
+            (b"[  1.0] Run /init\n\xff agent | int3\n", None),
+        ] {
+            fs::write(&console, text).expect("writable");
+            assert_eq!(stale_breakpoint(&console).expect("readable").as_deref(), expected);
+        }
+        assert!(stale_breakpoint(&place.path().join("none")).is_err());
+    }
 }

@@ -114,6 +114,13 @@ impl Report {
         self.row(name, Word::Failed, why);
     }
 
+    /// It failed, and is run again, as that says nothing. False: it did not fail.
+    pub(super) fn take_back(&mut self, name: &str) -> bool {
+        let before = self.failures.len();
+        self.failures.retain(|failure| failure.name != name);
+        self.failures.len() < before
+    }
+
     /// It failed, and passed when it was repeated at once. Whether that is accepted is judged at the end.
     pub(super) fn flaky(&mut self, test: &str, name: &str, outcomes: &str) {
         println!("FLAKY {name}: {outcomes}");
@@ -376,6 +383,18 @@ mod tests {
         assert!(text.contains("FAILED: it is there: cannot start"), "{text}");
         assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 2 failed\n"), "{text}");
         assert_eq!(fs::read_to_string(log).expect("a log").lines().count(), 41);
+    }
+
+    #[test]
+    fn a_failure_that_says_nothing_is_taken_back_once_and_leaves_the_others() {
+        let (_place, mut report) = report();
+        for name in ["first", "second"] {
+            report.failed(name, "it failed", &[], None);
+        }
+        assert!(report.take_back("second") && !report.take_back("second") && !report.take_back("third"));
+        report.passed("second", "");
+        let text = report.closing();
+        assert!(text.contains("FAILED: first: it failed") && text.ends_with("\n1 passed, 1 failed\n"), "{text}");
     }
 
     #[test]

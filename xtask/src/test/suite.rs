@@ -491,7 +491,7 @@ impl Output {
     /// It patches its own text when programs are attached and static keys change, too, so that a machine whose first
     /// process started can end like one that did not come to it ([`vm::boot`]).
     fn stale_breakpoint(&self) -> Option<String> {
-        self.log.last.iter().find(|line| line.contains("Oops: int3")).cloned()
+        self.log.last.iter().find(|line| line.contains(vm::STALE_BREAKPOINT)).cloned()
     }
 
     /// How a test ended, if the line has that.
