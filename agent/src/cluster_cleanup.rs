@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use plimsoll_kube::{Client, client, dial_to, node, stale};
+use plimsoll_kube::{Client, client, dial_to, is_gone, node, stale};
 use tokio::time::timeout;
 
 use crate::cluster_client;
@@ -52,6 +52,8 @@ pub(crate) fn main(Arguments { options, all_nodes, stale }: &Arguments) -> anyho
             match timeout(PATIENCE, clean(&client, name, *stale)).await {
                 Ok(Ok(true)) => println!("node {name} has no conditions and taints of Plimsoll's"),
                 Ok(Ok(false)) => println!("node {name} has an agent again"),
+                // It was listed before.
+                Ok(Err(error)) if *all_nodes && is_gone(&error) => println!("node {name} is gone"),
                 Ok(Err(error)) => failed.push(format!("{name}: {error}")),
                 Err(_) => failed.push(format!("{name}: {address} did not answer within a minute")),
             }

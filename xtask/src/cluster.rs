@@ -98,11 +98,32 @@ pub(crate) fn needs_beside(node: Option<&'static str>) -> anyhow::Result<Vec<Nee
 /// The tests in this file of a package, beside the cluster of this kubeconfig and with this program of Kubernetes. They find
 /// both by variables (`tests/cluster/suite`).
 pub(crate) fn tests(package: &str, file: &str, kubeconfig: &Path, program: &Path) -> Command {
+    let mut tests = cargo_test(package, file);
+    beside_it(&mut tests, kubeconfig, program);
+    tests
+}
+
+fn cargo_test(package: &str, file: &str) -> Command {
     let mut tests = Command::new("cargo");
     tests.current_dir(run::root()).args(["test", "--locked", "--no-fail-fast", "--features", "cluster-tests"]);
     tests.args(["-p", package, "--test", file]);
-    tests.env("PLIMSOLL_TEST_KUBECONFIG", kubeconfig).env("PLIMSOLL_TEST_KUBE", program);
     tests
+}
+
+/// Has tests find the cluster, and what kubectl is in.
+pub(crate) fn beside_it(tests: &mut Command, kubeconfig: &Path, program: &Path) {
+    tests.env("PLIMSOLL_TEST_KUBECONFIG", kubeconfig).env("PLIMSOLL_TEST_KUBE", program);
+}
+
+/// Builds the same tests, and gives their program.
+pub(crate) fn built_tests(package: &str, file: &str) -> anyhow::Result<PathBuf> {
+    // What is compiled is shown, which the second one does not do.
+    run::shown(cargo_test(package, file).arg("--no-run"))?;
+    let said = run::text(cargo_test(package, file).args(["--no-run", "--message-format", "json"]))?;
+    let artifacts = said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut programs =
+        artifacts.filter(|it| it["target"]["name"] == file).filter_map(|it| Some(it["executable"].as_str()?.into()));
+    programs.next().with_context(|| format!("cargo names no program of the tests {file} of {package}"))
 }
 
 /// What the console of a node has printed whose control plane is in this folder.

@@ -159,6 +159,9 @@ mod tests {
         assert_eq!((source.key.as_str(), source.variable.as_str()), ("machine.source", "PLIMSOLL_SOURCE"));
         assert!(source.help.ends_with("[auto, ebpf, psi, poll]"), "{}", source.help);
         let switches = FLAGS.iter().filter(|flag| flag.is_switch).map(|flag| flag.long.as_str());
-        assert_eq!(switches.collect::<Vec<_>>(), ["cluster-in-cluster", "evict-for-unattributed", "shadow"]);
+        assert_eq!(
+            switches.collect::<Vec<_>>(),
+            ["cluster-in-cluster", "evict-for-unattributed", "metrics-for-all", "shadow"]
+        );
     }
 }

@@ -78,10 +78,11 @@ fn unwatched(configuration: &Configuration, problems: &mut Problems) {
     }
 }
 
-/// Warns where other machines may read the metrics, which name pods and ask no reader for anything.
+/// Warns where other machines may read the metrics, which name pods and ask no reader for anything. With a cluster that is refused, or
+/// meant.
 fn disclosed(configuration: &Configuration, problems: &mut Problems) {
     let address = configuration.machine.metrics_address;
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback() && !configuration.machine.cluster.is_on() {
         let key = "machine.metricsAddress";
         let (file, line) = configuration.origin(key).place();
         problems.turn_to(file);

@@ -23,8 +23,10 @@ use tokio_rustls::TlsConnector;
 
 /// How long a connection may take until it can be used.
 const CONNECT: Duration = Duration::from_secs(20);
+/// How long the API server waits for a webhook at most (`timeoutSeconds`), which may be one that it goes on without.
+const WEBHOOK: Duration = Duration::from_secs(30);
 /// How long the head of an answer may take. That of a watch comes at its beginning.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER: Duration = WEBHOOK.saturating_add(Duration::from_secs(5));
 /// How often a connection that a watch waits on is tried: an API server that was stopped sends nothing, not even an end.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long the answer to that may take.

@@ -94,6 +94,11 @@ impl Refusal {
     }
 }
 
+/// Whether the object that was asked for is not there.
+pub fn is_gone(error: &kube::Error) -> bool {
+    Refusal::of(error) == Refusal::Gone
+}
+
 /// An error with what it follows from.
 pub(crate) fn chain(error: &dyn core::error::Error) -> String {
     let mut text = error.to_string();

@@ -41,7 +41,7 @@ pub use budget::Budget;
 pub use connection::client;
 pub use dial::{Dial, dial_to};
 pub use ended::{evicted_by_kubelet, oom_killed};
-pub use error::{AccessError, Refusal};
+pub use error::{AccessError, Refusal, is_gone};
 pub use event::PodReference;
 pub use eviction::{Eviction, Progress};
 pub use jiff::Timestamp;

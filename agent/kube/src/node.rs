@@ -193,20 +193,15 @@ pub(crate) async fn replace_taints(api: &Api<Node>, node: &str, read: Node, want
     api.patch(node, &parameters, &Patch::Merge(patch)).await.map(drop)
 }
 
-/// Removes all that is ours from the node, and tries again where another write came before. Of a node that is gone nothing is
-/// left.
+/// Removes all that is ours from the node, and tries again where another write came before.
 pub async fn clean(client: &Client, node: &str) -> kube::Result<()> {
     const TRIES: u32 = 5;
-    let remove = async || {
-        write_conditions(client, node, &[], Timestamp::now()).await?;
-        write_taints(client, node, &[]).await
-    };
+    write_conditions(client, node, &[], Timestamp::now()).await?;
     let mut tries = 0;
     loop {
         tries += 1;
-        match remove().await {
+        match write_taints(client, node, &[]).await {
             Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             result => return result,
         }
     }

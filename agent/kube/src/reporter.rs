@@ -3,8 +3,7 @@
 //! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
 //! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
 //! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change,
-//! when the node's object is made anew, and again at each heartbeat; taints are looked at after them, and where the node's
-//! object has lost one.
+//! when the node's object is made anew or has other taints of ours, and again at each heartbeat; taints are looked at after them.
 
 mod entry;
 mod notes;
@@ -14,6 +13,7 @@ mod retry;
 mod standard;
 
 use crate::budget::Budget;
+use crate::connection::ANSWER;
 use crate::error::Refusal;
 use crate::eviction::{self, Progress, Step};
 use crate::node::{Condition, TaintEffect};
@@ -38,13 +38,12 @@ pub use notes::{Degraded, Incident, IncidentReason};
 /// heartbeat is older than twice that for one without an agent ([`STALE`](crate::stale::STALE)). As often as a kubelet reports an
 /// unchanged status (`nodeStatusReportFrequency`).
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
-/// How long one request may take: longer than the API server waits for a webhook (`timeoutSeconds`, 30 at most), which may be
-/// one that it goes on without.
-const REQUEST: Duration = Duration::from_secs(35);
+/// How long one write may take, with the read before it.
+const REQUEST: Duration = ANSWER.saturating_mul(2);
 /// How long another write is waited for that came before ours.
 const CONFLICT: Duration = Duration::from_millis(100);
-/// For so long the node's object has other taints of ours than it should before they are written again: what this reporter has
-/// just written is seen later, and a program that removes them each time is not to be followed by a write each time.
+/// For so long the node's object has other taints of ours than it should until they are written again: what this reporter has
+/// just written is seen later, and a program that removes them each time costs a write in this time.
 const ASTRAY: Duration = Duration::from_secs(5);
 /// Most evictions that are kept to be reported. The oldest go first: an agent evicts a hundred in a minute at most.
 const MOST_ENTRIES: usize = 1024;
@@ -83,7 +82,7 @@ pub struct Reporter {
     object: Option<Uid>,
     /// What of the conditions has to be written before the next heartbeat.
     due: Due,
-    /// When taints are looked at again, where the node's object was seen with others of ours.
+    /// When conditions and taints are written before the heartbeat, where the node's object was seen with other taints of ours.
     astray: Option<Instant>,
     heartbeat: Instant,
     budget: Budget,
@@ -99,10 +98,7 @@ pub struct Reporter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// All is written.
     Nothing,
-    /// What was refused for good waits for the heartbeat.
-    Refused,
     Taints,
     All,
 }
@@ -341,16 +337,12 @@ impl Reporter {
     fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
         let of_conditions = self.conditions.as_ref().map(|_| {
             let write = if self.first.is_some() { Write::Compare } else { Write::Conditions };
-            let due = if self.due == Due::All { now } else { self.heartbeat };
+            // Without conditions taints would be those of an agent that is gone, so that both are written.
+            let due =
+                if self.due == Due::All { now } else { self.astray.unwrap_or(self.heartbeat).min(self.heartbeat) };
             (due.max(self.of_conditions.due()), Some(write))
         });
-        let taints = match self.due {
-            Due::Taints => Some(now),
-            Due::Nothing => self.astray,
-            // Without conditions they would be those of an agent that is gone.
-            Due::Refused | Due::All => None,
-        };
-        let of_taints = taints.map(|due| (due.max(self.of_taints.due()), Some(Write::Taints)));
+        let of_taints = (self.due == Due::Taints).then(|| (self.of_taints.due(), Some(Write::Taints)));
         let of_pod = |(at, open): (usize, &Open)| {
             let write = match open.step {
                 Step::Patch if open.is_in_conflict => Write::Look(at),

@@ -145,7 +145,6 @@ mod tests {
                     _ => (200, node("n1", &[], TAINT)),
                 });
                 assert!(clean(&client, "n1").await.expect("it is clean"), "{gone_at}");
-                crate::node::clean(&client, "n1").await.expect("it is clean");
             }
         });
     }

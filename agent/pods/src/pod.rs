@@ -100,9 +100,10 @@ impl TryFrom<api::Pod> for Pod {
         });
         let uid = metadata.uid.unwrap_or_default();
         let mut owners = metadata.owner_references.into_iter().flatten();
-        // Its controller takes care of pods that are its own, where any other owner is what the pod's author writes.
+        // Any other owner is what the pod's author writes: this one's controller takes the pod for its own, and where there is no
+        // such object the pod is removed.
         let is_daemon_set = |owner: &OwnerReference| {
-            owner.controller == Some(true) && owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/")
+            owner.controller == Some(true) && owner.kind == "DaemonSet" && owner.api_version == "apps/v1"
         };
         let daemon_set = owners.find(is_daemon_set);
         Ok(Self {

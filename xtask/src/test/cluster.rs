@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
@@ -55,8 +55,9 @@ pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
         report.not_run("a race beside a node", "its kernel was not asked for");
         return Ok(());
     }
-    beside_a_node_each(cluster::NODE_KERNEL, vec![cluster::RACE.to_owned()], report, |kubeconfig, _, report| {
-        report.tests_of("a race beside a node", &mut race(kubeconfig, &program))
+    let tests = BesideANode::build()?;
+    beside_a_node_each(cluster::NODE_KERNEL, vec![cluster::RACE.to_owned()], report, |kubeconfig, name, report| {
+        report.tests_of(name, &mut tests.one(kubeconfig, name))
     })
 }
 
@@ -104,15 +105,13 @@ fn beside_a_node_where(
     is_asked: impl Fn(&str) -> bool,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let program = kube::program()?;
-    // To list them no cluster is needed.
-    let mut list = beside_a_node(Path::new(""), &program);
-    let mut names = report::listed(list.args(["--", "--list", "--format", "terse"]))?;
+    let tests = BesideANode::build()?;
+    let mut names = report::listed(Command::new(&tests.program).args(["--list", "--format", "terse"]))?;
     names.retain(|name| is_asked(name.split("::").next().unwrap_or_default()));
     ensure!(!names.is_empty(), "no test beside a node is in a module of this group");
     names.retain(|name| !report.passed_before(name));
     beside_a_node_each(kernel, names, report, |kubeconfig, name, report| {
-        report.tests_of(name, beside_a_node(kubeconfig, &program).args(["--", "--exact", name]))
+        report.tests_of(name, &mut tests.one(kubeconfig, name))
     })
 }
 
@@ -128,11 +127,16 @@ fn beside_a_node_each(
     while !left.is_empty() {
         cluster::beside(place.clone(), Some(kernel), |kubeconfig| {
             while let Some(name) = left.front() {
+                let failures = report.failures();
                 one(kubeconfig, name, report)?;
-                let oops = stale_breakpoint(&cluster::console(&place))?.filter(|_| booted_again < vm::BOOTS_AGAIN);
-                if let Some(oops) = oops.filter(|_| report.take_back(name)) {
-                    println!("{}{kernel}: {oops}", vm::BOOTED_AGAIN);
+                let console = cluster::console(&place);
+                let oops = stale_breakpoint(&console)?.filter(|_| booted_again < vm::BOOTS_AGAIN);
+                if let Some(oops) = oops.filter(|_| report.take_back(failures)) {
                     booted_again += 1;
+                    // The next node has the name and the place.
+                    let kept = place.with_extension(format!("{booted_again}.log"));
+                    fs::copy(&console, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+                    println!("{}{kernel}: {oops}; its console is {}", vm::BOOTED_AGAIN, kept.display());
                     report.booted_again(1);
                     return Ok(());
                 }
@@ -152,25 +156,34 @@ fn stale_breakpoint(console: &Path) -> anyhow::Result<Option<String>> {
 
 /// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent.
 pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    let program = kube::program()?;
+    let tests = BesideANode::build()?;
     let names = RATES.iter().map(|(name, _)| (*name).to_owned()).filter(|name| !report.passed_before(name)).collect();
     beside_a_node_each(cluster::NODE_KERNEL, names, report, |kubeconfig, name, report| {
         let rate = RATES.iter().find_map(|(of, rate)| (*of == name).then_some(*rate)).context("it is one of them")?;
-        let mut races = race(kubeconfig, &program);
+        let mut races = tests.one(kubeconfig, cluster::RACE);
         races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
         report.run(name, &mut races);
         Ok(())
     })
 }
 
-fn beside_a_node(kubeconfig: &Path, program: &Path) -> Command {
-    cluster::tests("plimsoll-cluster-suite", "node", kubeconfig, program)
+/// The tests beside a node, built once: what is edited while one runs is in none of them.
+struct BesideANode {
+    program: PathBuf,
+    kube: PathBuf,
 }
 
-fn race(kubeconfig: &Path, program: &Path) -> Command {
-    let mut race = beside_a_node(kubeconfig, program);
-    race.args(["--", "--exact", cluster::RACE]);
-    race
+impl BesideANode {
+    fn build() -> anyhow::Result<Self> {
+        Ok(Self { program: cluster::built_tests("plimsoll-cluster-suite", "node")?, kube: kube::program()? })
+    }
+
+    /// What runs the one with this name.
+    fn one(&self, kubeconfig: &Path, name: &str) -> Command {
+        let mut test = Command::new(&self.program);
+        cluster::beside_it(test.args(["--exact", name]).current_dir(run::root()), kubeconfig, &self.kube);
+        test
+    }
 }
 
 #[cfg(test)]

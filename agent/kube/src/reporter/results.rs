@@ -81,10 +81,10 @@ impl Reporter {
         self.retry(write).succeed(what);
         match write {
             Write::Conditions => {
-                self.due = Due::Taints;
+                (self.due, self.astray) = (Due::Taints, None);
                 self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
             }
-            Write::Taints => (self.due, self.astray) = (Due::Nothing, None),
+            Write::Taints => self.due = Due::Nothing,
             Write::Standard => self.standard.end(),
             Write::Patch(at) => {
                 let entry = &mut self.outbox[at].entry;
@@ -123,7 +123,7 @@ impl Reporter {
     fn leave_conditions(&mut self, write: Write, why: &str) {
         let what = self.what(write);
         self.retry(write).note(what, why);
-        self.due = Due::Refused;
+        (self.due, self.astray) = (Due::Nothing, None);
         if write != Write::Taints {
             self.heartbeat = Instant::now() + spread(HEARTBEAT, fastrand::f64());
         }

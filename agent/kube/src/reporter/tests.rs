@@ -643,7 +643,7 @@ fn taints_are_not_written_where_conditions_are_refused() {
         });
         let mut reporter = Reporter { effect: Some(TaintEffect::NoSchedule), ..reporting(client, None::<Entry>) };
         reporter.set_conditions(memory(true));
-        until(&mut reporter, |it| it.due == Due::Refused).await;
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
         reporter.see(&NodeView::default());
         tokio::time::advance(ASTRAY * 2).await;
         let _ = reporter.write_next().await;
@@ -684,7 +684,7 @@ fn a_node_that_is_made_after_it_was_asked_for_has_the_conditions_at_once() {
         });
         let mut reporter = reporting(client, None::<Entry>);
         reporter.set_conditions(memory(false));
-        until(&mut reporter, |it| it.due == Due::Refused).await;
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
         assert_eq!(lines(&log), [GET]);
         is_there.store(true, Ordering::Relaxed);
         let begun = Instant::now();

@@ -60,6 +60,7 @@ fn a_pod_is_one_of_a_daemon_set_by_its_controller_alone() {
         ("DaemonSet", "apps/v1", ""),
         ("DaemonSet", "apps/v1", r#", "controller": false"#),
         ("DaemonSet", "shop.example/v1", own),
+        ("DaemonSet", "apps/x", own),
         ("ReplicaSet", "apps/v1", own),
     ] {
         assert!(!is_one(kind, version, controller), "{kind} {version} {controller}");
