@@ -99,7 +99,16 @@ pub(super) fn is_uncertain(thresholds: &[Threshold], memory: &MemoryReading, mac
         || memory.mem_available.is_some_and(|reading| is_within(reading, machine.drift.mem_available))
 }
 
-/// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used.
+/// Whether a slice's threshold is armed as if its page cache were used. No threshold can be crossed then before what is charged
+/// comes to that, whatever replaces page cache meanwhile, so that nothing has to be read to see it. Where page cache is more
+/// than half of what is left until the threshold, the event would come soon and for nothing.
+pub(super) fn is_early(thresholds: &[Threshold], memory: &MemoryReading, inactive_file: Bytes) -> bool {
+    let ahead = ahead(thresholds, memory.capacity, memory.kubelet_available);
+    ahead.is_some_and(|at| inactive_file.0 <= memory.kubelet_available.saturating_sub(at).0 / 2)
+}
+
+/// A slice's threshold. The kernel compares what is charged, which holds `inactive_file` that is not counted as used: it is
+/// left out where that can be ([`is_early`]).
 ///
 /// `cgroup`: the slice, and its depth below the root cgroup.
 pub(super) fn slice(
@@ -112,13 +121,15 @@ pub(super) fn slice(
         return None;
     }
     let at = next(thresholds, memory.capacity, memory.kubelet_available);
-    let usage = memory.capacity.saturating_sub(at).saturating_add(inactive_file);
+    let not_used = if is_early(thresholds, memory, inactive_file) { Bytes::ZERO } else { inactive_file };
+    let usage = memory.capacity.saturating_sub(at).saturating_add(not_used);
     // At its limit nothing is charged any more: there would be no event for a threshold there.
     Some(SliceThreshold { cgroup, level, usage: usage.min(memory.capacity.saturating_sub(STEP)) })
 }
 
 /// How much of a slice's memory can be taken without an event until it is below the next threshold: what replaces page
-/// cache adds nothing to what is charged, and where no threshold is armed no charge submits an event. `None`: none can.
+/// cache adds nothing to what is charged, and where no threshold is armed no charge submits an event. `None`: none can,
+/// as where the event comes before that ([`is_early`]).
 pub(super) fn unseen(
     thresholds: &[Threshold],
     memory: &MemoryReading,
@@ -127,7 +138,11 @@ pub(super) fn unseen(
 ) -> Option<Bytes> {
     let ahead = ahead(thresholds, memory.capacity, memory.kubelet_available);
     let room = ahead.map(|at| memory.kubelet_available.saturating_sub(at));
-    if is_armed { room.filter(|_| inactive_file > Bytes::ZERO) } else { Some(room.unwrap_or(Bytes::ZERO)) }
+    if is_armed {
+        room.filter(|_| !is_early(thresholds, memory, inactive_file))
+    } else {
+        Some(room.unwrap_or(Bytes::ZERO))
+    }
 }
 
 /// Below all thresholds, the next event comes when this many tasks more exist, or a sixteenth of the lowest threshold if
@@ -337,16 +352,35 @@ mod tests {
             armed.expect("there are some").usage.0 >> 20
         };
         assert_eq!(at(500, 0), 800);
-        assert_eq!(at(500, 50), 850);
+        // With up to half of what is left, 300 MiB, as if it were used.
+        assert_eq!([at(500, 150), at(500, 151)], [800, 951]);
         assert_eq!(at(150, 0), 900);
+        assert_eq!([at(150, 25), at(150, 26)], [900, 926]);
         assert_eq!(at(150, 400), 996);
+        // Below all of them, where the next one is a step.
+        assert_eq!(at(50, 1), 957);
     }
+
+    #[test]
+    fn no_threshold_of_a_slice_is_crossed_without_an_event_before_what_is_charged_comes_to_it() {
+        for (available, cache) in [(1000, 0), (500, 1), (500, 150), (101, 0), (201, 0), (220, 10)] {
+            let (memory, inactive_file) = (memory(available, available), Bytes::mib(cache));
+            assert!(is_early(&thresholds(), &memory, inactive_file), "{available} {cache}");
+            let armed = slice((CgroupId(7), 1), &thresholds(), &memory, inactive_file).expect("there are some");
+            // One byte less is charged, and all page cache was replaced.
+            let left = memory.capacity.0 - (armed.usage.0 - 1);
+            let crossed = |at: Bytes| memory.kubelet_available >= at && Bytes(left) < at;
+            assert!(!configured(&thresholds(), memory.capacity).any(crossed), "{available} {cache}");
+        }
+    }
+
     #[test]
     fn page_cache_and_a_limit_that_is_reached_hide_what_is_taken() {
         for (kubelet, inactive_file, is_armed, room) in [
             (500, 0, true, None),
-            (500, 1, true, Some(300)),
-            (150, 1, true, Some(50)),
+            (500, 150, true, None),
+            (500, 151, true, Some(300)),
+            (150, 26, true, Some(50)),
             (150, 0, false, Some(50)),
             // Below all thresholds, samples are due anyway where an event can come.
             (50, 1, true, None),

@@ -158,8 +158,10 @@ impl Watch {
                 armed.slices.push(next);
             }
             let unseen = thresholds::unseen(thresholds, &reading, inactive_file, is_armed);
-            let due = unseen.map(|room| now.after(self.schedule.reread_pace(room)));
-            self.scopes.reread_by(index, due);
+            let was_early = self.scopes.arm_early(index, thresholds::is_early(thresholds, &reading, inactive_file));
+            // As long as it was, page cache was not read for it.
+            let wait = |room| if was_early { Duration::ZERO } else { self.schedule.reread_pace(room) };
+            self.scopes.reread_by(index, unseen.map(|room| now.after(wait(room))));
         }
     }
 }

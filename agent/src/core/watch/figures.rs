@@ -9,7 +9,8 @@
 //! much are waited for likewise ([`folding`](super::folding)).
 //!
 //! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
-//! slice's threshold without one: the sooner, the less memory is left until then.
+//! slice's threshold without one: the sooner, the less memory is left until then. Where there is little of it, the event comes
+//! before that ([`is_early`](crate::core::thresholds::is_early)), and page cache is read then.
 //!
 //! While memory is plentiful, workloads whose charges have changed much are read anew from time to time: growth is counted
 //! from what they used then, and page cache that was taken for that would hide as much growth, or make for some.

@@ -43,6 +43,8 @@ pub(super) struct ScopeState {
     pub(super) crossed: Conditions,
     /// When its page cache is read anew without an event.
     reread_at: Option<MonotonicNs>,
+    /// Its threshold is armed as if its page cache were used.
+    is_early: bool,
 }
 
 /// The states of all scopes, and what concerns them together.
@@ -143,6 +145,11 @@ impl Scopes {
     pub(super) fn reread_by(&mut self, slice: usize, due: Option<MonotonicNs>) {
         let Some(state) = self.states.get_mut(1 + slice) else { return };
         state.reread_at = due.map(|due| state.reread_at.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// A slice's threshold is armed as if its page cache were used, or not. Gives whether it was.
+    pub(super) fn arm_early(&mut self, slice: usize, is_early: bool) -> bool {
+        self.states.get_mut(1 + slice).is_some_and(|state| core::mem::replace(&mut state.is_early, is_early))
     }
 
     /// The next slice whose page cache is to be read anew.
