@@ -149,8 +149,8 @@ impl Watch {
             let Some(SliceThresholds { thresholds }) = self.engine.policy.slices.get(index) else { continue };
             let Some(reading) = table.slice_reading(index) else { continue };
             let inactive_file = slice.figures.cache.inactive_file;
-            let place = (slice.handle.id(), slice.handle.level());
-            let Some(next) = thresholds::slice(place, thresholds, &reading, inactive_file) else {
+            let cgroup = (slice.handle.id(), slice.handle.level());
+            let Some(next) = thresholds::slice(cgroup, thresholds, &reading, inactive_file) else {
                 continue;
             };
             let is_armed = slice.handle.usage().is_ok_and(|usage| usage < next.usage);
@@ -158,10 +158,9 @@ impl Watch {
                 armed.slices.push(next);
             }
             let unseen = thresholds::unseen(thresholds, &reading, inactive_file, is_armed);
-            let was_early = self.scopes.arm_early(index, thresholds::is_early(thresholds, &reading, inactive_file));
-            // As long as it was, page cache was not read for it.
-            let wait = |room| if was_early { Duration::ZERO } else { self.schedule.reread_pace(room) };
-            self.scopes.reread_by(index, unseen.map(|room| now.after(wait(room))));
+            let pace = unseen.map(|room| self.schedule.reread_pace(room));
+            let is_early = thresholds::is_early(thresholds, &reading, inactive_file);
+            self.scopes.reread_after(index, pace, is_early, now);
         }
     }
 }

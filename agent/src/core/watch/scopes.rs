@@ -141,15 +141,14 @@ impl Scopes {
         self.states.iter_mut().filter_map(|state| state.reported.as_mut()).for_each(|last| last.is_outdated = true);
     }
 
-    /// A slice's page cache is read anew at `due`, or at the time before that which was set. `None`: it need not be.
-    pub(super) fn reread_by(&mut self, slice: usize, due: Option<MonotonicNs>) {
+    /// A slice's threshold is armed, as if its page cache were used where `is_early`. Its page cache is read anew after `pace`, or
+    /// at the time before that which was set, and at once where it was not read as long as the threshold was armed so.
+    /// `None`: it need not be.
+    pub(super) fn reread_after(&mut self, slice: usize, pace: Option<Duration>, is_early: bool, now: MonotonicNs) {
         let Some(state) = self.states.get_mut(1 + slice) else { return };
+        let was_early = core::mem::replace(&mut state.is_early, is_early);
+        let due = pace.map(|pace| if was_early { now } else { now.after(pace) });
         state.reread_at = due.map(|due| state.reread_at.map_or(due, |earlier| earlier.min(due)));
-    }
-
-    /// A slice's threshold is armed as if its page cache were used, or not. Gives whether it was.
-    pub(super) fn arm_early(&mut self, slice: usize, is_early: bool) -> bool {
-        self.states.get_mut(1 + slice).is_some_and(|state| core::mem::replace(&mut state.is_early, is_early))
     }
 
     /// The next slice whose page cache is to be read anew.
@@ -203,5 +202,22 @@ fn index_of(scope: Scope) -> usize {
     match scope {
         Scope::Node => 0,
         Scope::Slice(SliceId(slice)) => 1 + usize::from(slice),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_cache_is_read_at_once_where_the_event_came_before_the_threshold_and_at_its_pace_after_that() {
+        let (mut scopes, now) = (Scopes::new(&Policy::default()), MonotonicNs(1_000_000_000));
+        let pace = Duration::from_secs(5);
+        scopes.reread_after(0, None, true, now);
+        assert_eq!(scopes.next_due(now), None, "the event comes first");
+        scopes.reread_after(0, Some(pace), false, now);
+        assert_eq!(scopes.take_reread(now), Some(0));
+        scopes.reread_after(0, Some(pace), false, now);
+        assert_eq!((scopes.take_reread(now), scopes.next_due(now)), (None, Some(now.after(pace))));
     }
 }
