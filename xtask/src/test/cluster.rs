@@ -29,9 +29,7 @@ const ORDER: [&str; 3] = ["crowd", "priorities", "refusals"];
 pub(super) const NEWEST: &str = "7.2";
 const WITH_NEWEST: [&str; 3] = ["user_namespaces", "eviction", "shapes"];
 
-/// How fast the pod of a race grows, in MiB a second, or as fast as it can for 0; and how often each is run, so that times are
-/// compared (`tests/cluster/suite/tests/node/race.rs`).
-const RATES: [(&str, &str); 3] = [("50 MiB/s", "50"), ("200 MiB/s", "200"), ("as fast as it can", "0")];
+/// How often a long race is run, so that times are compared (`tests/cluster/suite/tests/node/race.rs`).
 const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
@@ -154,13 +152,15 @@ fn stale_breakpoint(console: &Path) -> anyhow::Result<Option<String>> {
     Ok(String::from_utf8_lossy(&text).lines().find(|line| line.contains(vm::STALE_BREAKPOINT)).map(str::to_owned))
 }
 
-/// Races beside a node: the same pod at each rate, beside the kubelet alone, a bare kill, and the agent.
-pub(super) fn races(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+/// Races beside a node: the same pod beside the kubelet alone, a bare kill, and the agent. It grows at this rate, in MiB a second,
+/// or as fast as it can for 0.
+pub(super) fn races(rate: &str, report: &mut Report) -> anyhow::Result<()> {
+    if report.passed_before(cluster::RACE) {
+        return Ok(());
+    }
     let tests = BesideANode::build()?;
-    let names = RATES.iter().map(|(name, _)| (*name).to_owned()).filter(|name| !report.passed_before(name)).collect();
-    beside_a_node_each(cluster::NODE_KERNEL, names, report, |kubeconfig, name, report| {
-        let rate = RATES.iter().find_map(|(of, rate)| (*of == name).then_some(*rate)).context("it is one of them")?;
-        let mut races = tests.one(kubeconfig, cluster::RACE);
+    beside_a_node_each(cluster::NODE_KERNEL, vec![cluster::RACE.to_owned()], report, |kubeconfig, name, report| {
+        let mut races = tests.one(kubeconfig, name);
         races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
         report.run(name, &mut races);
         Ok(())

@@ -45,11 +45,14 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
         }
         if *kernel == suite::WHOLE {
             groups.push(of("soak", 60, machines::soak));
-            groups.push(Group { needs: cluster::needs_with_node, ..of("cluster", 60, cluster::evictions) });
-            groups.push(Group { needs: cluster::needs_with_node, ..of("signals", 60, cluster::signals) });
-            groups.push(Group { needs: cluster::needs_with_node, ..of("outages", 60, cluster::outages) });
-            groups.push(Group { needs: cluster::needs_with_node, ..of("order", 45, cluster::order) });
-            groups.push(Group { needs: cluster::needs_with_node, ..of("race", 60, cluster::races) });
+            let beside = |what, minutes, run| Group { needs: cluster::needs_with_node, ..of(what, minutes, run) };
+            groups.push(beside("cluster", 60, cluster::evictions));
+            groups.push(beside("signals", 60, cluster::signals));
+            groups.push(beside("outages", 60, cluster::outages));
+            groups.push(beside("order", 45, cluster::order));
+            groups.push(beside("race-50", 40, |_, report| cluster::races("50", report)));
+            groups.push(beside("race-200", 40, |_, report| cluster::races("200", report)));
+            groups.push(beside("race-unbounded", 40, |_, report| cluster::races("0", report)));
         }
     }
     groups

@@ -187,11 +187,15 @@ impl Report {
             Ok((status, said)) if status.success() && ran_no_test(&said) => {
                 self.failed(name, NO_TEST, &said, Some(&log));
             }
-            Ok((status, said)) if status.success() => {
-                let figures: Vec<&str> = said.iter().filter_map(|line| figure(line)).collect();
-                self.passed(name, &figures.join("; "));
+            Ok((status, said)) => {
+                let mut found: Vec<String> = said.iter().filter_map(|line| figure(line)).map(str::to_owned).collect();
+                if status.success() {
+                    self.passed(name, &found.join("; "));
+                } else {
+                    found.insert(0, format!("ended with {status}"));
+                    self.failed(name, &found.join("; "), &said, Some(&log));
+                }
             }
-            Ok((status, said)) => self.failed(name, &format!("ended with {status}"), &said, Some(&log)),
             Err(error) => self.failed(name, &format!("{error:#}"), &[], Some(&log)),
         }
     }
