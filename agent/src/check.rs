@@ -198,10 +198,6 @@ fn own_rows(facts: &Facts) -> Vec<Row> {
     let found = if real_time { "may be taken" } else { "refused" };
     let advice = "the watching thread waits its turn like others: give CAP_SYS_NICE, or LimitRTPRIO=1";
     rows.push(row("real-time priority", real_time, found, advice));
-    let found = if facts.run_times { "counted, for every BPF program of the machine" } else { "not counted" };
-    let advice = "the metrics have no run time and run count of programs: the kernel lets only CAP_SYS_ADMIN turn them \
-                  on, which the agent does not ask for; sysctl kernel.bpf_stats_enabled=1 does so for all";
-    rows.push(row("program run times", facts.run_times, found, advice));
     rows
 }
 

@@ -33,9 +33,6 @@ use crate::pods_command::runtime::sandboxes;
 use crate::services::{StaticFound, find_static};
 use crate::state_directory::StateDirectory;
 
-/// Whether the kernel times its programs.
-const RUN_TIMES: &str = "/proc/sys/kernel/bpf_stats_enabled";
-
 /// Everything that rows are made from: gathered once, or made in a test.
 pub(super) struct Facts {
     pub(super) kernel: KernelFacts,
@@ -50,8 +47,6 @@ pub(super) struct Facts {
     pub(super) lockable: Option<Bytes>,
     /// The highest real-time priority that may be taken without a capability.
     pub(super) real_time: Option<u64>,
-    /// The kernel times its programs, or would do so for this process.
-    pub(super) run_times: bool,
     /// All swap, and how much of it is free; `None` where it cannot be read.
     pub(super) swap: Option<(Bytes, Bytes)>,
     /// What is swapped to compressed memory takes there, and uncompressed.
@@ -133,8 +128,6 @@ impl Facts {
             held: CAPABILITIES.iter().map(|(capability, _)| *capability).filter(|it| held.contains(it)).collect(),
             lockable: getrlimit(Resource::Memlock).current.map(Bytes),
             real_time: getrlimit(Resource::Rtprio).current,
-            run_times: held.contains(&Capability::CAP_SYS_ADMIN)
-                || std::fs::read_to_string(RUN_TIMES).is_ok_and(|text| text.trim() == "1"),
             swap: memory.map(|reading| (reading.swap_total, reading.swap_free)),
             zswap: memory.and_then(|reading| reading.zswap.zip(reading.zswapped)),
             drift: Zones::read().ok().map(|zones| {

@@ -44,7 +44,6 @@ fn good() -> Facts {
         held: CAPABILITIES.iter().map(|(capability, _)| *capability).collect(),
         lockable: Some(Bytes::mib(8)),
         real_time: Some(0),
-        run_times: true,
         swap: Some((Bytes::ZERO, Bytes::ZERO)),
         zswap: None,
         drift: Some((Bytes::mib(99), Bytes::mib(50))),
@@ -89,7 +88,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 32] = [
+    let table: [(&[&str], Break); 31] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -111,7 +110,6 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         (&["CAP_KILL"], |facts| without(facts, capabilities::KILL)),
         (&["CAP_SYS_RESOURCE", "locked memory"], |facts| without(facts, capabilities::SYS_RESOURCE)),
         (&["CAP_SYS_NICE", "real-time priority"], |facts| without(facts, capabilities::SYS_NICE)),
-        (&["program run times"], |facts| facts.run_times = false),
         (&["swap"], |facts| facts.swap = None),
         (&["memory counters"], |facts| facts.drift = None),
         (&["memory counters"], |facts| facts.drift = Some((Bytes::mib(751), Bytes::mib(50)))),

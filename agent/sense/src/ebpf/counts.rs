@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _},
     path::Path,
     sync::{
         Arc,
@@ -39,8 +39,6 @@ pub(super) struct Counts {
     pub(super) programs: Vec<(&'static str, ProgramFd)>,
     /// The table of thresholds, in which the charge hook shows that it runs.
     pub(super) table: Arc<MappedWords>,
-    /// As long as it is open the kernel counts run time and runs.
-    pub(super) stats: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for Counts {
@@ -59,8 +57,8 @@ impl Counts {
 impl ReadHealth for Counts {
     fn health(&self) -> Health {
         let sum = |slot: u32| self.sums.get(&slot, 0).map_or(0, |each| each.iter().sum());
-        let counted = self.stats.is_some()
-            || fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
+        // The agent does not have it counted: that costs every BPF program of the machine.
+        let counted = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|value| value.trim() == "1");
         Health {
             lost: vec![("thresholds", sum(counter::LOST_THRESHOLD_EVENTS)), ("events", sum(counter::LOST_EVENTS))],
             malformed: self.malformed.load(Ordering::Relaxed),

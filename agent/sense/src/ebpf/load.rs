@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::AsFd as _,
     panic::resume_unwind,
     path::Path,
     sync::{Arc, atomic::AtomicU64},
@@ -13,7 +13,6 @@ use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{HashMap, Map, PerCpuArray, RingBuf},
     programs::{Program, ProgramError},
-    sys::{Stats, enable_stats},
     util::nr_cpus,
 };
 
@@ -81,7 +80,6 @@ impl EbpfSource {
         let mut ebpf = loader.load(OBJECT).map_err(|error| failed("the kernel programs")(&error))?;
         drop(loader);
 
-        let stats = enable_stats(Stats::RunTime).ok();
         let types = types.map_err(|error| failed("the kernel's type information")(&error))?;
         let mut hooks = attach_all(&mut ebpf, &plan, &types)?;
         let by_level = |()| HookState::Attached("with the threshold hook, by the slice's level".into());
@@ -104,7 +102,7 @@ impl EbpfSource {
                 Err(why) => HookState::Missing(why.clone()),
             },
         });
-        let source = Self::assemble(ebpf, stats, hooks, can_brake, rings.unwrap_or_default())?;
+        let source = Self::assemble(ebpf, hooks, can_brake, rings.unwrap_or_default())?;
         if !source.counts.runs() {
             let why = "it is attached and does not run; the kernel runs no program at a function while \
                        kernel.ftrace_enabled is 0";
@@ -115,7 +113,6 @@ impl EbpfSource {
 
     fn assemble(
         mut ebpf: Ebpf,
-        stats: Option<OwnedFd>,
         hooks: Vec<Hook>,
         can_brake: Result<(), String>,
         packet_rings: PacketRings,
@@ -140,7 +137,6 @@ impl EbpfSource {
                 hooks,
                 programs: loaded_programs(&ebpf),
                 table: words,
-                stats,
             }),
             packet_rings,
             can_brake,

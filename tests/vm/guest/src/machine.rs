@@ -165,6 +165,11 @@ impl KernelSetting {
         set(file, value)?;
         Ok(Self { file, before })
     }
+
+    /// Has the kernel count run time and runs of BPF programs.
+    pub(crate) fn program_statistics() -> Result<Self> {
+        Self::begin("/proc/sys/kernel/bpf_stats_enabled", "1")
+    }
 }
 
 impl Drop for KernelSetting {

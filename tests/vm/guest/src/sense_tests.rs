@@ -2,6 +2,7 @@
 
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::{Hog, guest};
+use crate::machine::KernelSetting;
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_node::process;
@@ -106,6 +107,7 @@ fn near(name: &str, kernel: Pages, [before, after]: [u64; 2], within: u64) -> Re
 }
 
 pub(crate) fn attached() -> Result<()> {
+    let _counting = KernelSetting::program_statistics()?;
     let started = machine::now_ns();
     let (source, attempts) = ladder(&Config { kernel_brake: true, ..Config::default() })?;
     let started_us = (machine::now_ns() - started) / 1000;
@@ -226,6 +228,7 @@ pub(crate) fn full_ring_is_counted() -> Result<()> {
 }
 
 pub(crate) fn node_threshold_submits_one_event() -> Result<()> {
+    let _counting = KernelSetting::program_statistics()?;
     let leaf = Cgroup::create("work.slice/a/b")?;
     let slice = Cgroup::create("work.slice")?.id()?;
     let mut watched = Watched::new(&Config::default())?;

@@ -1,10 +1,10 @@
 //! How often a fixed load runs each hook, and how many instructions that takes.
 
 use super::storm::{self, Devices, Kind};
-use super::{Machine, save, settings, settled, statistics};
+use super::{Machine, save, settings, settled};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
-use crate::machine::{now_ns, set};
+use crate::machine::{KernelSetting, now_ns, set};
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_sense::bare::Bare;
 use plimsoll_sense::cost::{self, LoadedProgram};
@@ -122,7 +122,7 @@ pub(super) fn measure(rounds: usize, out: &Path) -> Result<()> {
     for number in 0..rounds {
         for (name, load) in LOADS {
             for counted in [false, true] {
-                let _counting = counted.then(statistics).transpose()?;
+                let _counting = counted.then(KernelSetting::program_statistics).transpose()?;
                 let before = cost::loaded()?;
                 let elapsed_ns = load(&devices).with_context(|| format!("the load {name}"))?;
                 let programs = since(&before, &cost::loaded()?);
@@ -139,7 +139,7 @@ pub(super) fn measure(rounds: usize, out: &Path) -> Result<()> {
 fn empty(devices: &Devices) -> Result<Ran> {
     const NAME: &str = "bare_fentry";
     let _bare = Bare::new()?;
-    let _counting = statistics()?;
+    let _counting = KernelSetting::program_statistics()?;
     let before = cost::loaded()?;
     took(Kind::Allocation, devices)?;
     since(&before, &cost::loaded()?).remove(NAME).with_context(|| format!("there is no program {NAME}"))

@@ -14,7 +14,7 @@ mod storms;
 pub(crate) mod verified;
 
 use crate::agent::{Agent, Settings};
-use crate::machine::{KernelSetting, meminfo};
+use crate::machine::meminfo;
 use crate::scene::MIB;
 use anyhow::{Context as _, Result};
 use idle::Workloads;
@@ -100,9 +100,4 @@ fn settled(settings: &Settings) -> Result<Agent> {
     let agent = Agent::start(settings)?;
     thread::sleep(SETTLED);
     Ok(agent)
-}
-
-/// Has the kernel count for programs while this lives.
-fn statistics() -> Result<KernelSetting> {
-    KernelSetting::begin("/proc/sys/kernel/bpf_stats_enabled", "1")
 }
