@@ -122,6 +122,11 @@ impl Disks {
         }
     }
 
+    /// Whether there is a threshold that can be met: those that are derived from none have no amount.
+    pub(super) fn has_thresholds(&self) -> bool {
+        self.policy.thresholds.iter().any(|threshold| threshold.amount.is_some())
+    }
+
     /// What decisions on disks remember.
     pub(super) const fn state_mut(&mut self) -> &mut State {
         &mut self.state

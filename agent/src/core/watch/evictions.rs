@@ -63,10 +63,16 @@ impl Watch {
     /// Goes on with what an earlier core left: a pod that was asked to end has the rest of its time. One whose time was over
     /// long before is not killed for that any more: another container may run in its cgroup by now. What was to be killed at
     /// once and was not is decided about again, and is the same eviction then. While the kill switch is thrown none is asked,
-    /// and so none is killed when its grace is over: each is given up.
+    /// and so none is killed when its grace is over: each is given up. A condition that held goes on for its transition period.
     pub(super) fn resume_evictions(&mut self, now: MonotonicNs) {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
-        self.evictions.resume(&enforcer.evicted, now);
+        let has_disks = self.disks.has_thresholds();
+        let can_hold = |condition| has_disks || condition != Condition::DiskPressure;
+        self.evictions.resume(&enforcer.evicted, can_hold, now);
+        let (_, conditions) = enforcer.evicted;
+        for state in conditions.into_iter().flatten().filter(|state| can_hold(state.condition)) {
+            self.observe_before(state, now);
+        }
         self.write_evictions();
         if !self.enforcement.acts() {
             return;
@@ -171,9 +177,11 @@ impl Watch {
         }
     }
 
-    /// A condition of the node as it follows from the last decision.
+    /// A condition of the node as it follows from the last decision. While the kill switch is thrown none becomes true; one that
+    /// was ends as any other, so that its taint does not close the node for as long.
     pub(super) fn conclude(&mut self, condition: Condition, is_true: bool, is_crossed: bool, now: MonotonicNs) {
-        if self.enforcement.acts() {
+        let may_hold = self.enforcement.acts() || self.evictions.holds(condition);
+        if self.enforcement.enforcer.is_some() && (may_hold || !is_true) {
             self.evictions.conclude(condition, is_true, is_crossed, now);
         }
     }
@@ -183,12 +191,18 @@ impl Watch {
     pub(super) fn take_before(&mut self, state: ConditionState, now: MonotonicNs) {
         // Each services begins with it.
         self.evictions.name_again();
-        let ConditionState { condition, is_true, observed, .. } = state;
+        let condition = state.condition;
         let place = &mut self.evictions.before[condition as usize];
         if place.is_some() || self.evictions.conditions[condition as usize].is_some() {
             return;
         }
         *place = Some(state);
+        self.observe_before(state, now);
+    }
+
+    /// A condition that was true before holds for what is left of its transition period, unless this core knows more of it.
+    fn observe_before(&mut self, state: ConditionState, now: MonotonicNs) {
+        let ConditionState { condition, is_true, observed, .. } = state;
         let observed = if is_true { observed.unwrap_or(now) } else { return };
         let state = match condition {
             Condition::DiskPressure => self.disks.state_mut(),

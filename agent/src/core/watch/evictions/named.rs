@@ -111,8 +111,8 @@ impl Evictions {
     }
 
     /// Goes on with what an earlier core left. What became of a pod that was asked to end is waited for from the end of its
-    /// grace, also where cores follow each other faster than one is given up.
-    pub(super) fn resume(&mut self, past: &Past, now: MonotonicNs) {
+    /// grace, also where cores follow each other faster than one is given up. Conditions as far as they can be true, and so can end.
+    pub(super) fn resume(&mut self, past: &Past, can_hold: impl Fn(Condition) -> bool, now: MonotonicNs) {
         let (evictions, conditions) = past;
         for eviction in evictions.iter().take(MOST_EVICTIONS) {
             self.last = self.last.max(eviction.number);
@@ -122,6 +122,7 @@ impl Evictions {
             }
         }
         for (place, state) in self.conditions.iter_mut().zip(conditions) {
+            let state = state.filter(|state| can_hold(state.condition));
             *place = place.or(state.map(|state| (state, Named::default())));
         }
         self.is_changed = true;
@@ -174,10 +175,11 @@ impl Evictions {
     }
 
     /// Another services has what is on the disk, and nothing of what its predecessor was named and had not written.
+    /// Conditions it is named in any case: that it is named anything is how it knows that this agent acts.
     pub(super) fn name_again(&mut self) {
+        let rows = self.rows.iter_mut().map(|row| &mut row.named).filter(|named| named.is_durable != Some(true));
         let conditions = self.conditions.iter_mut().flatten().map(|(_, named)| named);
-        let all = self.rows.iter_mut().map(|row| &mut row.named).chain(conditions);
-        all.filter(|named| named.is_durable != Some(true)).for_each(|named| *named = Named::default());
+        rows.chain(conditions).for_each(|named| *named = Named::default());
     }
 
     /// What services answered.
@@ -196,6 +198,12 @@ impl Evictions {
                 }
             }
         }
+    }
+
+    /// Whether a condition is true, as it was concluded last, by this core or one before it.
+    pub(super) fn holds(&self, condition: Condition) -> bool {
+        let concluded = self.conditions[condition as usize].map(|(state, _)| state);
+        concluded.or(self.before[condition as usize]).is_some_and(|state| state.is_true)
     }
 
     /// What a condition is now, and whether a threshold behind it is crossed.

@@ -376,7 +376,31 @@ fn a_condition_is_named_when_it_changes_and_when_what_is_behind_it_is_over() {
     let expected = [first, Some((true, 1, false)), None, Some((true, 1, true)), None, Some((true, 1, false)), last];
     assert_eq!(named, expected);
     scene.receive(News::KillSwitch(true));
-    assert_eq!(conclude(&mut scene, true, true, begun + 9), [], "an agent that shadows has nothing to say");
+    assert_eq!(conclude(&mut scene, true, true, begun + 9), [], "none becomes true where nothing is acted on");
+}
+
+#[test]
+fn a_condition_that_holds_when_the_kill_switch_is_thrown_ends_and_none_begins() {
+    let mut scene = Scene::new(1);
+    let begun = scene.watch.evictions.begun.0;
+    let conclude = |scene: &mut Scene, condition, is_true, at| {
+        scene.watch.conclude(condition, is_true, is_true, MonotonicNs(begun + at));
+        conditions(scene).iter().map(|state| (state.condition, state.is_true)).collect::<Vec<_>>()
+    };
+    let (memory, pids) = (Condition::MemoryPressure, Condition::PidPressure);
+    for condition in [memory, pids] {
+        // The one of process ids held before this core.
+        scene.receive(News::Condition(said(condition, condition == pids, None)));
+    }
+    assert_eq!(conclude(&mut scene, memory, true, 1), [(memory, true)]);
+    scene.receive(News::KillSwitch(true));
+    assert_eq!(conclude(&mut scene, memory, true, 2), [], "it goes on");
+    for condition in [memory, pids] {
+        assert_eq!(conclude(&mut scene, condition, false, 3), [(condition, false)], "it ends");
+        assert_eq!(conclude(&mut scene, condition, true, 4), [], "it does not begin again");
+    }
+    scene.receive(News::KillSwitch(false));
+    assert_eq!(conclude(&mut scene, memory, true, 5), [(memory, true)]);
 }
 
 #[test]
@@ -403,6 +427,27 @@ fn a_condition_holds_for_what_is_left_of_its_period_without_what_the_core_kept()
             // Where it holds it began before this core.
             assert_eq!((state.is_true, state.since == MonotonicNs(7)), (holds, holds), "{ago}");
         }
+    }
+}
+
+/// As where another agent had the right to act until now, or the configuration is another one.
+#[test]
+fn a_condition_that_the_agent_before_had_holds_for_what_is_left_of_its_period_where_it_can_end() {
+    let text = "evictionHard: {memory.available: \"1\"}\nevictionPressureTransitionPeriod: 1m\n";
+    let configuration = plimsoll_config::parse(text, "f").expect("in order");
+    for (ago, holds) in [(30, true), (90, false)] {
+        let mut scene = Scene::with(configuration.policy.clone());
+        scene.watch.disks = Disks::new(configuration.disk_policy());
+        let observed = MonotonicNs(monotonic().0.saturating_sub(ago * 1_000_000_000));
+        let past = Condition::ALL.map(|condition| Some(said(condition, true, Some(observed))));
+        scene.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = (Vec::new(), past);
+        scene.watch.resume_evictions(monotonic());
+        scene.sample();
+        let conditions =
+            scene.watch.evictions.conditions.map(|it| it.map(|(state, _)| (state.is_true, state.since.0 == 7)));
+        let [memory, disk, _] = [Condition::MemoryPressure, Condition::DiskPressure, Condition::PidPressure]
+            .map(|condition| conditions[condition as usize]);
+        assert_eq!((memory, disk), (Some((holds, holds)), None), "{ago}");
     }
 }
 
