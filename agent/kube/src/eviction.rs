@@ -5,13 +5,13 @@
 //! pod look at the status, find that the pod has failed and tear it down for good. Until that is over, the reason is taken
 //! away for a time and comes back; what is written in between may be lost, too. And where both write at the same moment, as
 //! after an outage of the API server, the kubelet's own status is written over the patch, and it does not look at the
-//! annotation again; and a kubelet that is started in between takes over a pod that has no reason. So: one patch, and where
-//! the watch has the pod without phase and reason although it shows that patch, another one at once. A kubelet that takes
-//! them away each time is not answered each time: the next patch comes after as long as the last one did since the first,
-//! and after a second at least. That ends when all containers have ended and phase and reason have stood for 20 seconds; and
-//! where the pod runs on a minute after the first patch, or that is refused, with its deletion. Every request names the UID,
-//! since a pod of the same name may be another one by then, and nothing is judged by what the watch said before it has come
-//! to the patch.
+//! annotation again; and a kubelet that is started in between takes over a pod that has no reason. So: one patch, and where the
+//! watch has the pod without phase and reason although it shows that patch, another one at once. A kubelet that takes them away
+//! each time is not answered each time: the next patch comes after as long as the last one did since the first, and after a
+//! second at least. That ends when all containers have ended, 20 seconds after the last patch, where phase and reason are
+//! there; and where the pod runs on a minute after the first patch, or that is refused, with its deletion. Every request names
+//! the UID, since a pod of the same name may be another one by then, and nothing is judged by what the watch said before it has
+//! come to the patch.
 
 use crate::event::{self, Content, PodReference};
 use core::time::Duration;
@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 pub const PATIENCE: Duration = Duration::from_mins(1);
 /// The shortest pause between two patches after the second one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long phase and reason have to stand: two of the kubelet's turns.
+/// How long after the last patch phase and reason have to be there: two of the kubelet's turns.
 const SETTLED: Duration = Duration::from_secs(20);
 /// How long a reason is written that does not stay.
 const ENOUGH: Duration = Duration::from_mins(5);

@@ -29,6 +29,7 @@ mod kept;
 pub mod node;
 mod own_node;
 mod pods;
+mod received;
 mod reporter;
 mod rights;
 pub mod stale;

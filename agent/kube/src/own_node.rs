@@ -61,16 +61,29 @@ impl NodeView {
     }
 }
 
-/// Follows the object of this name until nothing receives what is seen of it. What was seen last holds through a gap, and
-/// where the object is deleted, until there is another one. After an error there is a pause that doubles, with a random part.
-pub async fn watch_node(client: Client, name: &str, seen: watch::Sender<Option<NodeView>>) {
+/// Follows the object of this name until nothing receives what is seen of it, and gives whether it is followed. What was seen
+/// last holds through a gap, and where the object is deleted, until there is another one. After an error there is a pause that
+/// doubles, with a random part.
+pub async fn watch_node(
+    client: Client,
+    name: &str,
+    seen: watch::Sender<Option<NodeView>>,
+    is_followed: watch::Sender<bool>,
+) {
     let (api, mut failures, mut trouble) = (Api::<Node>::all(client), Failures::default(), None);
     loop {
+        let begins = |trouble: &mut Option<String>| {
+            if trouble.take().is_some() {
+                tracing::info!("the object of node {name} is followed again");
+            }
+            is_followed.send_if_modified(|before| !core::mem::replace(before, true));
+        };
         let followed = tokio::select! {
-            followed = follow(&api, name, &seen, &mut failures) => followed,
+            followed = follow(&api, name, &seen, &mut failures, || begins(&mut trouble)) => followed,
             () = seen.closed() => return,
         };
         let Err(error) = followed else { continue };
+        is_followed.send_if_modified(|before| core::mem::replace(before, false));
         let why = chain(&error);
         if trouble.as_ref() != Some(&why) {
             tracing::warn!("the object of node {name} is not followed, and what it said last holds: {why}");
@@ -80,12 +93,13 @@ pub async fn watch_node(client: Client, name: &str, seen: watch::Sender<Option<N
     }
 }
 
-/// Reads it and follows it from there, until an error: the version that a watch begins with may be too old.
+/// Reads it and follows it from there, until an error: the version that a watch begins with may be too old. `begins`: a watch has.
 async fn follow(
     api: &Api<Node>,
     name: &str,
     seen: &watch::Sender<Option<NodeView>>,
     failures: &mut Failures,
+    mut begins: impl FnMut(),
 ) -> kube::Result<()> {
     let see = |node: &Node| {
         let view = Some(NodeView::of(node));
@@ -102,6 +116,7 @@ async fn follow(
     let parameters = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
     loop {
         let mut events = pin!(api.watch(&parameters, &version).await?);
+        begins();
         while let Some(event) = events.next().await {
             match event? {
                 WatchEvent::Added(node) | WatchEvent::Modified(node) => {
@@ -168,13 +183,14 @@ mod tests {
                 }
             };
             let (client, _) = server(answer);
-            let (send, mut seen) = watch::channel(None);
-            let task = tokio::spawn(async move { watch_node(client, "n1", send).await });
+            let ((send, mut seen), (send_followed, mut followed)) = (watch::channel(None), watch::channel(false));
+            let task = tokio::spawn(async move { watch_node(client, "n1", send, send_followed).await });
             for expected in [(true, false), (true, true), (false, true)] {
                 seen.changed().await.expect("it goes on");
                 let view = seen.borrow_and_update().clone().expect("it is read");
                 assert_eq!((view.is_switched_off, view.standard(Kind::Memory)), expected);
             }
+            followed.wait_for(|it| !it).await.expect("it goes on");
             drop(seen);
             task.await.expect("it ends where nothing receives");
         });

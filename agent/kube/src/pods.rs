@@ -3,6 +3,7 @@
 use crate::budget::{Failures, spread};
 use crate::error::{Refusal, chain};
 use crate::kept::{has_ended, kept};
+use crate::received::Received;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
@@ -37,7 +38,7 @@ pub enum Change {
 /// from its cache, and otherwise at once, from there too. A watch that ends goes on from where it was; after an error there
 /// is a pause that doubles, with a random part. Of more than [`MOST_PODS`] that have not ended, what was said before holds.
 pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, changes: mpsc::Sender<Change>) {
-    let api = Api::<Pod>::all(client);
+    let api = Api::<Received>::all(client);
     // Not in pages, which would be read from etcd: a node has few.
     let config = Config { page_size: None, ..Config::default() };
     let listed_first = config.fields(&format!("spec.nodeName={node}")).any_semantic();
@@ -68,7 +69,7 @@ enum Next {
 }
 
 async fn follow(
-    events: impl Stream<Item = Result<Event<Pod>, watcher::Error>>,
+    events: impl Stream<Item = Result<Event<Received>, watcher::Error>>,
     watching: &Notify,
     changes: &mpsc::Sender<Change>,
 ) -> Next {
@@ -90,7 +91,10 @@ async fn follow(
         while let Some(event) = next.take() {
             match event {
                 Ok(event) => {
-                    failures.end();
+                    // A list begins before it is asked for.
+                    if !matches!(event, Event::Init) {
+                        failures.end();
+                    }
                     known.take_in(event);
                     if known.are_too_many {
                         let why = format!("more than {MOST_PODS} pods that have not ended have the name of this node");
@@ -143,19 +147,19 @@ struct Known {
 }
 
 impl Known {
-    fn take_in(&mut self, event: Event<Pod>) {
+    fn take_in(&mut self, event: Event<Received>) {
         match event {
             Event::Init => self.listed = Some(Pods::new()),
-            Event::InitApply(pod) => self.are_too_many |= !insert(self.listed.get_or_insert_default(), pod),
+            Event::InitApply(Received(pod)) => self.are_too_many |= !insert(self.listed.get_or_insert_default(), pod),
             Event::InitDone => {
                 self.pods = self.listed.take().unwrap_or_default();
                 self.is_changed = true;
             }
-            Event::Apply(pod) => {
+            Event::Apply(Received(pod)) => {
                 self.are_too_many |= !insert(&mut self.pods, pod);
                 self.is_changed = true;
             }
-            Event::Delete(pod) => {
+            Event::Delete(Received(pod)) => {
                 self.is_changed |= pod.metadata.uid.is_some_and(|uid| self.pods.remove(&uid).is_some());
             }
         }
@@ -187,7 +191,8 @@ mod tests {
 
     fn pod(name: &str, version: u32) -> Value {
         let metadata = json!({ "name": name, "namespace": "shop", "uid": name, "resourceVersion": version.to_string(),
-            "managedFields": [{ "manager": "kubelet" }] });
+            // Later than any time that can be read here, as its author may write it.
+            "managedFields": [{ "manager": "author", "time": "9999-12-31T23:59:59Z" }] });
         json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata })
     }
 
@@ -280,7 +285,7 @@ mod tests {
         let object = |name: &str, phase: &str| {
             let mut object = pod(name, 1);
             object["status"] = json!({ "phase": phase });
-            serde_json::from_value::<Pod>(object).expect("a pod")
+            serde_json::from_value::<Received>(object).expect("a pod")
         };
         let mut known = Known::default();
         for number in 0..MOST_PODS {
@@ -311,15 +316,30 @@ mod tests {
         assert_eq!(seen, ["a", "lost", "b"]);
     }
 
+    /// The answer of an API server that does not list by a watch.
+    fn not_streamed() -> (u16, Value) {
+        let why = "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for \
+                   watch unless the WatchList feature gate is enabled";
+        refused(422, "Invalid", why)
+    }
+
+    #[test]
+    fn lists_that_fail_have_pauses_that_double() {
+        run(async {
+            let begun = Instant::now();
+            let answer = |_: &Asked, number| {
+                if number == 0 { not_streamed() } else { refused(503, "ServiceUnavailable", "") }
+            };
+            assert_eq!(seen(answer, 8).await, ["lost"; 8]);
+            assert!(begun.elapsed() > Duration::from_secs(40), "{:?}", begun.elapsed());
+        });
+    }
+
     #[test]
     fn an_older_api_server_lists_pods_first() {
         let seen = run(seen(
             |asked, number| match number {
-                0 => {
-                    let why = "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden: sendInitialEvents is \
-                               forbidden for watch unless the WatchList feature gate is enabled";
-                    refused(422, "Invalid", why)
-                }
+                0 => not_streamed(),
                 1 => {
                     assert!(!asked.query.contains("watch=true") && asked.query.contains("resourceVersion=0"));
                     let metadata = json!({ "resourceVersion": "7" });

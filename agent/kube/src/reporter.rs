@@ -224,9 +224,18 @@ impl Reporter {
     }
 
     fn take_conditions(&mut self, conditions: &mut watch::Receiver<Option<Vec<Condition>>>) {
-        if let Some(conditions) = conditions.borrow_and_update().clone() {
-            self.set_conditions(conditions);
+        match conditions.borrow_and_update().clone() {
+            Some(conditions) => self.set_conditions(conditions),
+            None => self.forget_conditions(),
         }
+    }
+
+    /// Nothing is known of them any more: they stay as they are, without a heartbeat, and those that come later are compared with
+    /// what the node has by then.
+    fn forget_conditions(&mut self) {
+        (self.conditions, self.first, self.astray) = (None, None, None);
+        self.due = Due::Nothing;
+        self.standard.end();
     }
 
     /// Those that go on keep their time, which may be the one that the node has.

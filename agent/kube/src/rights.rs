@@ -67,9 +67,15 @@ static RIGHTS: [Right; 9] = [
         "get",
         NODES,
         Of::Node,
-        "the node is not followed, and a condition that did not change has a new time after each start",
+        "the node is not followed: the annotation of the kill switch is not seen, and a condition that did not change has a new \
+         time after each start",
     ),
-    right("watch", NODES, Of::Node, "a kubelet that takes a standard condition back is not seen"),
+    right(
+        "watch",
+        NODES,
+        Of::Node,
+        "the annotation of the kill switch is seen up to a minute late, and a standard condition that the kubelet takes back not at all",
+    ),
     right("patch", ("nodes", Some("status")), Of::Node, "the node has no conditions of Plimsoll's"),
     right("patch", NODES, Of::Taint, "the taint is not set"),
 ];

@@ -239,7 +239,8 @@ async fn a_standard_condition_that_is_held_is_set_again_and_taken_back_in_the_en
     let report = Report { decisions, conditions: of_conditions, pods, node, degraded, incidents };
     let reporting = tokio::spawn(reporter.run(report, outcomes));
     let (following, name) = (scene.client(), scene.node.clone());
-    let watching = tokio::spawn(async move { watch_node(following, &name, seen).await });
+    let watching =
+        tokio::spawn(async move { watch_node(following, &name, seen, tokio::sync::watch::channel(true).0).await });
     let becomes = async |status: &str, reason: &str| {
         timeout(PATIENCE, async {
             loop {

@@ -45,10 +45,10 @@ const MOST_INCIDENTS: usize = 256;
 
 /// What comes from it.
 pub(super) enum ClusterEvent {
-    /// These are the node's pods.
-    Pods(Listed),
-    /// It is not followed.
-    Lost,
+    /// These are the node's pods, and whether the node's object is followed, too.
+    Pods(Listed, bool),
+    /// Pods and the node's object are followed, or one of them is not.
+    Followed(bool),
     /// The node's object has the annotation that switches the agent off, or has it not.
     KillSwitch(bool),
     /// This was done to pods by others until now, and to these since it was last said.
@@ -165,6 +165,7 @@ pub(super) struct Cluster {
     changes: mpsc::Receiver<Change>,
     pods: watch::Sender<Option<Pods>>,
     node: watch::Receiver<Option<NodeView>>,
+    is_node_followed: watch::Receiver<bool>,
     conditions: watch::Sender<Option<Vec<Condition>>>,
     degraded: watch::Sender<Vec<Degraded>>,
     incidents: mpsc::Sender<plimsoll_kube::Incident>,
@@ -193,6 +194,8 @@ impl Cluster {
         let (send_changes, changes) = mpsc::channel(1);
         let ((pods, of_pods), (conditions, of_conditions)) = (watch::channel(None), watch::channel(None));
         let (seen, node_seen) = watch::channel(None);
+        // Until that fails.
+        let (followed, is_node_followed) = watch::channel(true);
         let (degraded, of_degraded) = watch::channel(Vec::new());
         let (decisions, of_decisions) = mpsc::unbounded_channel();
         let (send_outcomes, outcomes) = mpsc::unbounded_channel();
@@ -208,12 +211,13 @@ impl Cluster {
         };
         tokio::spawn(reporter.run(report, send_outcomes));
         let (client, name) = (following.0.clone(), node.clone());
-        tokio::spawn(async move { plimsoll_kube::watch_node(client, &name, seen).await });
+        tokio::spawn(async move { plimsoll_kube::watch_node(client, &name, seen, followed).await });
         tokio::spawn(async move { plimsoll_kube::watch(following, &node, send_changes).await });
         Self {
             changes,
             pods,
             node: node_seen,
+            is_node_followed,
             conditions,
             degraded,
             incidents,
@@ -244,7 +248,7 @@ impl Cluster {
                             tracing::info!("the API server is followed again");
                         }
                         if let Some(listed) = self.learn(pods) {
-                            return ClusterEvent::Pods(listed);
+                            return ClusterEvent::Pods(listed, *self.is_node_followed.borrow());
                         }
                     }
                     Change::Lost(why) => {
@@ -254,9 +258,13 @@ impl Cluster {
                         } else {
                             tracing::warn!("the API server is not followed, and what it said last holds: {why}");
                         }
-                        return ClusterEvent::Lost;
+                        return ClusterEvent::Followed(false);
                     }
                 },
+                Ok(()) = self.is_node_followed.changed() => {
+                    let is_node_followed = *self.is_node_followed.borrow_and_update();
+                    return ClusterEvent::Followed(self.is_followed && is_node_followed);
+                }
                 Ok(()) = self.node.changed() => {
                     if let Some(view) = &*self.node.borrow_and_update() {
                         return ClusterEvent::KillSwitch(view.is_switched_off);
@@ -295,7 +303,10 @@ impl Cluster {
             read.as_ref().map_err(error)
         });
         let listed = listed(read, &mut self.reader);
-        self.reader.retain(|uid| self.known.contains_key(uid));
+        // By the UIDs that their facts have: that of a static pod is another one than its mirror's.
+        if let Ok(listed) = &listed {
+            self.reader.retain(|uid| listed.pods.contains_key(uid));
+        }
         self.stops.learn(|uid| self.known.contains_key(&uid));
         let given = &self.given;
         // What was seen before this list has been taken.
@@ -354,8 +365,10 @@ impl Cluster {
             }
             is_other
         });
-        for uid in outbox.given_up() {
-            if self.given.remove(&uid).is_some() {
+        for (number, uid) in outbox.given_up() {
+            // An earlier one of the same pod may have been carried out, and is still to be reported.
+            if self.given.get(&uid) == Some(&number) {
+                self.given.remove(&uid);
                 // The task runs for as long as this process.
                 let _ = self.decisions.send(Decision::GivenUp(uid));
             }
@@ -375,6 +388,11 @@ impl Cluster {
             }
         }
         unknown
+    }
+
+    /// Nothing is known of conditions any more: what was reported of them gets old.
+    pub(super) fn leave_conditions(&self) {
+        self.conditions.send_if_modified(|known| known.take().is_some());
     }
 
     /// An order to stop a pod. Its kubelet is to end it where the API server can be asked for that.

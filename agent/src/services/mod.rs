@@ -60,6 +60,9 @@ pub(crate) use runtime::runtime_sockets;
 pub(crate) use static_pods::{Found as StaticFound, find as find_static};
 use static_pods::{Settings as StaticSettings, StaticPods};
 
+/// For so long the last core's conditions are reported on when no other one has named any: longer than a core takes to start, and
+/// than a supervisor pauses between two starts.
+const ORPHANED: Duration = Duration::from_mins(2);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
@@ -270,18 +273,10 @@ async fn serve(
             Some(round) = layers.recv() => at.feed.measure_layers(round),
             () = at.statics.next() => at.feed.learn_of_manifests(at.statics.known().clone()),
             () = at.names.send_next() => {}
+            () = until(at.orphaned) => at.leave(cluster.as_ref()),
             received = next_message(at.core.as_ref()) => match received {
-                Ok(CoreMessage::Remove(order)) => at.removal.order(order),
-                Ok(CoreMessage::Relax(order)) => at.running.order(RunningOrder::Relax(order)),
-                Ok(CoreMessage::Stop(order)) => at.stop(order, cluster.as_mut()),
-                Ok(CoreMessage::Eviction(eviction)) => at.outbox.receive(&eviction, at.names.of(eviction.uid)),
-                Ok(CoreMessage::Condition(state)) => at.outbox.conclude(state),
-                Ok(CoreMessage::Incident(incident)) => {
-                    if let Some(cluster) = &cluster {
-                        cluster.happened(&incident, |uid| at.names.of(uid));
-                    }
-                }
                 Ok(CoreMessage::CgroupsChanged) => [&names_stir, &layers_stir].into_iter().for_each(Stir::stir),
+                Ok(message) => at.take_of_core(message, cluster.as_mut()),
                 // It has ended; that is logged where it is sent something.
                 Err(_) => at.end_core(),
             },
@@ -315,6 +310,12 @@ struct Serving {
     offered: Option<u64>,
     /// Another agent has the journal.
     is_journal_held: bool,
+    /// Nothing is to be kept.
+    keeps_nothing: bool,
+    /// A core of this agent has named something, which those that act do. Where none has, another agent reports.
+    has_acted: bool,
+    /// When that ends, as the core that did is gone.
+    orphaned: Option<Instant>,
     removal: Removal,
     running: Running,
     core: Option<Core>,
@@ -326,6 +327,7 @@ impl Serving {
         // That of memory follows from limits of slices, too.
         let of_thresholds = configuration.kubelet.thresholds.iter().map(|threshold| threshold.signal.condition());
         at.outbox.keep_only(of_thresholds.chain([Condition::MemoryPressure]));
+        at.keeps_nothing = !keeps_journal(configuration);
         at
     }
 
@@ -343,6 +345,9 @@ impl Serving {
             reported: 0,
             offered: None,
             is_journal_held: false,
+            keeps_nothing: false,
+            has_acted: false,
+            orphaned: None,
             removal: Removal::default(),
             running: Running::default(),
             core: None,
@@ -363,11 +368,12 @@ impl Serving {
     /// Gives the cluster what is to be reported, where that has changed.
     fn report(&mut self, mut cluster: Option<&mut Cluster>) {
         if let Some(cluster) = &mut cluster {
-            // An agent that waits for another one's end, as in each upgrade, is not in trouble.
-            let is_held = |source: Source| source == Source::Journal && self.is_journal_held;
-            cluster.degrade(self.feed.failing().filter(|source| !is_held(*source)));
+            // An agent that waits for another one's end, as in each upgrade, is not in trouble, nor is one that only shadows.
+            let is_other = |source: Source| source == Source::Journal && (self.is_journal_held || self.keeps_nothing);
+            cluster.degrade(self.feed.failing().filter(|source| !is_other(*source)));
         }
-        if let Some(cluster) = cluster.filter(|_| self.offered != Some(self.outbox.version())) {
+        let is_due = self.has_acted && self.offered != Some(self.outbox.version());
+        if let Some(cluster) = cluster.filter(|_| is_due) {
             for (number, uid) in cluster.report(&self.outbox) {
                 self.outbox.mark_reported(number);
                 self.feed.report_recorded(uid);
@@ -401,6 +407,7 @@ impl Serving {
         match Core::new(way) {
             Ok(new) => {
                 self.core = Some(new);
+                self.wait_for_next();
                 self.feed.begin();
                 self.outbox.begin();
                 self.removal.stop();
@@ -412,6 +419,30 @@ impl Serving {
     fn end_core(&mut self) {
         self.core = None;
         self.removal.stop();
+        self.wait_for_next();
+    }
+
+    /// The core that named something is gone.
+    fn wait_for_next(&mut self) {
+        if self.has_acted {
+            self.orphaned.get_or_insert_with(|| Instant::now() + ORPHANED);
+        }
+    }
+
+    /// The core has named something.
+    const fn acts(&mut self) {
+        (self.has_acted, self.orphaned) = (true, None);
+    }
+
+    /// No core goes on with what the last one has named.
+    fn leave(&mut self, cluster: Option<&Cluster>) {
+        (self.has_acted, self.orphaned, self.offered) = (false, None, None);
+        if let Some(cluster) = cluster {
+            tracing::warn!(
+                "no core of this agent acts any more: conditions of the node are not written until one does"
+            );
+            cluster.leave_conditions();
+        }
     }
 
     /// Reads the file, where it has changed.
@@ -454,18 +485,42 @@ impl Serving {
         disks
     }
 
+    /// What comes from the core.
+    fn take_of_core(&mut self, message: CoreMessage, cluster: Option<&mut Cluster>) {
+        match message {
+            CoreMessage::Remove(order) => self.removal.order(order),
+            CoreMessage::Relax(order) => self.running.order(RunningOrder::Relax(order)),
+            CoreMessage::Stop(order) => self.stop(order, cluster),
+            CoreMessage::Eviction(eviction) => {
+                self.acts();
+                self.outbox.receive(&eviction, self.names.of(eviction.uid));
+            }
+            CoreMessage::Condition(state) => {
+                self.acts();
+                self.outbox.conclude(state);
+            }
+            CoreMessage::Incident(incident) => {
+                if let Some(cluster) = cluster {
+                    cluster.happened(&incident, |uid| self.names.of(uid));
+                }
+            }
+            // For what asks the runtime, which is beside this.
+            CoreMessage::CgroupsChanged => {}
+        }
+    }
+
     /// What comes from the cluster.
     fn take_of_cluster(&mut self, event: ClusterEvent, journal: Option<&Journal>) {
         match event {
-            ClusterEvent::Pods(listed) => {
+            ClusterEvent::Pods(listed, is_node_followed) => {
                 self.learn(listed, journal);
-                self.feed.note(Source::ApiServer, true);
+                self.feed.note(Source::ApiServer, is_node_followed);
                 // What evicted pods are called may be known by now.
                 self.offered = None;
             }
             ClusterEvent::KillSwitch(is_there) => self.feed.switch(is_there),
             ClusterEvent::Witnessed(witnessed, ended) => self.names.count(witnessed, ended),
-            ClusterEvent::Lost => self.feed.note(Source::ApiServer, false),
+            ClusterEvent::Followed(is_followed) => self.feed.note(Source::ApiServer, is_followed),
             ClusterEvent::Reported(number, uid) => {
                 self.outbox.mark_reported(number);
                 self.feed.report_recorded(uid);
@@ -502,6 +557,14 @@ impl Serving {
 async fn next_change(changes: &mut Option<Changes>) {
     match changes {
         Some(changes) => changes.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for this, if it is to come.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
 }

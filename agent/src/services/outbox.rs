@@ -152,10 +152,10 @@ impl Outbox {
         self.evictions.iter().filter(|eviction| !eviction.is_reported && !eviction.is_given_up)
     }
 
-    /// Pods whose eviction was given up before anything of them was killed.
-    pub(super) fn given_up(&self) -> impl Iterator<Item = Uid> {
+    /// Evictions that were given up before anything of their pods was killed.
+    pub(super) fn given_up(&self) -> impl Iterator<Item = (EvictionNumber, Uid)> {
         let given_up = |it: &&durable::Eviction| it.is_given_up && it.progress == Progress::Decided;
-        self.evictions.iter().filter(given_up).map(|eviction| Uid::of(&eviction.pod.uid))
+        self.evictions.iter().filter(given_up).map(|it| (EvictionNumber(it.number), Uid::of(&it.pod.uid)))
     }
 
     /// The cluster has acknowledged this eviction, which has ended on the node. False: there is none of this number any more,
@@ -324,8 +324,12 @@ impl Outbox {
         self.answer(ReceiptOf::Condition(state));
     }
 
-    /// All pods that there are: what was reported of others is over.
+    /// All pods that there are: what was reported of others is over. Without a journal the core goes on to name it, and it stays, so
+    /// as not to be reported again.
     pub(super) fn learn(&mut self, pods: impl Fn(Uid) -> bool) {
+        if !self.works {
+            return;
+        }
         let before = self.evictions.len();
         self.evictions.retain(|eviction| !eviction.is_reported || pods(Uid::of(&eviction.pod.uid)));
         if self.evictions.len() != before {

@@ -5,9 +5,10 @@ use crate::MANAGER;
 use crate::error::Refusal;
 use crate::eviction::{self, LEAST_GRACE_SECONDS};
 use crate::node;
+use crate::received::Received;
 use crate::standard;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 
@@ -30,7 +31,7 @@ impl Reporter {
         sent.map_err(|error| Refusal::of(&error))
     }
 
-    fn pods_beside(&self, at: usize) -> Api<Pod> {
+    fn pods_beside(&self, at: usize) -> Api<Received> {
         Api::namespaced(self.client.clone(), &self.outbox[at].entry.eviction.namespace)
     }
 
@@ -47,8 +48,8 @@ impl Reporter {
         let eviction = &self.outbox[at].entry.eviction;
         // With the rights that following pods takes.
         let named = ListParams::default().fields(&format!("metadata.name={}", eviction.name));
-        let found = self.pods_beside(at).list_metadata(&named).await.map_err(|error| Refusal::of(&error))?;
-        let is_there = found.items.iter().any(|pod| pod.metadata.uid.as_ref() == Some(&eviction.uid));
+        let found = self.pods_beside(at).list(&named).await.map_err(|error| Refusal::of(&error))?;
+        let is_there = found.items.iter().any(|Received(pod)| pod.metadata.uid.as_ref() == Some(&eviction.uid));
         if is_there { Ok(()) } else { Err(Refusal::Gone) }
     }
 

@@ -79,7 +79,7 @@ impl Retry {
     /// Logs why it failed, unless that is what was logged last.
     pub(super) fn note(&mut self, what: impl fmt::Display, why: &str) {
         if self.trouble.as_deref() != Some(why) {
-            tracing::warn!("the API server does not take {what}, and it is tried again: {why}");
+            tracing::warn!("the API server does not take {what}: {why}");
             self.trouble = Some(why.to_owned());
         }
     }

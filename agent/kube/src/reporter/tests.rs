@@ -490,6 +490,15 @@ fn conditions_come_before_evictions_and_again_with_each_heartbeat_and_a_taint_in
         until(&mut reporter, |_| lines(&log).len() >= first.len() + 2).await;
         assert_eq!(lines(&log)[first.len()..], [apply, get], "the taint is there");
         assert!((HEARTBEAT / 2..=HEARTBEAT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        let later = Instant::now() + 3 * HEARTBEAT;
+        reporter.forget_conditions();
+        assert!(reporter.next(Timestamp::now(), later).is_err(), "an agent without a core has no heartbeat");
+        reporter.set_conditions(vec![holds]);
+        assert_eq!(
+            reporter.next(Timestamp::now(), later),
+            Ok(Write::Compare),
+            "another agent may have written meanwhile"
+        );
     });
 }
 

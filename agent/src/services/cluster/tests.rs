@@ -1,7 +1,7 @@
 use super::*;
 use crate::services::Serving;
 use crate::services::journal::{Event, Works};
-use plimsoll_inventory::{IncidentKind, PathEnd};
+use plimsoll_inventory::{ConditionState, IncidentKind, PathEnd};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
@@ -58,6 +58,7 @@ impl Rig {
             conditions: watch::channel(None).0,
             degraded: watch::channel(Vec::new()).0,
             incidents,
+            is_node_followed: watch::channel(true).1,
             decisions,
             outcomes,
             known: BTreeMap::new(),
@@ -76,7 +77,7 @@ impl Rig {
     async fn list(&mut self) {
         let pods = Pods::from([(UID.to_owned(), object("web", "Running", "running"))]);
         self.changes.send(Change::Pods(pods)).await.expect("it is received");
-        let ClusterEvent::Pods(listed) = self.cluster.event().await else { panic!("pods") };
+        let ClusterEvent::Pods(listed, _) = self.cluster.event().await else { panic!("pods") };
         assert!(listed.pods.contains_key(&Uid::of(UID)));
     }
 
@@ -139,7 +140,7 @@ fn an_eviction_is_given_once_with_what_the_pod_is_called_and_what_came_of_it_is_
         assert_eq!((number, uid), (EvictionNumber(7), Uid::of(UID)));
         // One of which nothing is known but its UID cannot be reported.
         rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
-        let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
+        let ClusterEvent::Pods(..) = rig.cluster.event().await else { panic!("pods") };
         assert_eq!(rig.cluster.report(&outbox), [(EvictionNumber(7), Uid::of(UID))]);
     });
 }
@@ -161,6 +162,9 @@ fn what_is_given_up_before_anything_was_killed_is_not_to_be_reported_any_more_an
         }
         rig.cluster.report(&outbox(vec![eviction(7, Progress::Verified, Some(30))]));
         assert_eq!(rig.given().await.uid, UID);
+        let later = durable::Eviction { is_given_up: true, ..eviction(8, Progress::Decided, None) };
+        rig.cluster.report(&outbox(vec![later]));
+        assert!(rig.decisions.try_recv().is_err(), "the one before was carried out");
     });
 }
 
@@ -183,7 +187,7 @@ fn a_pod_is_ended_by_its_kubelet_once_the_api_server_has_taken_that_and_not_when
         assert!(uid == order.uid && !is_ordered);
         assert_eq!(rig.cluster.stop(order), Stopping::ByKubelet, "it is asked for again");
         rig.changes.send(Change::Pods(Pods::new())).await.expect("it is received");
-        let ClusterEvent::Pods(_) = rig.cluster.event().await else { panic!("pods") };
+        let ClusterEvent::Pods(..) = rig.cluster.event().await else { panic!("pods") };
         assert!(!rig.cluster.stops.ends(order.uid), "it is gone from there");
     });
 }
@@ -321,6 +325,45 @@ fn sources_that_do_not_work_are_events_of_the_node_but_for_the_api_server() {
     assert_eq!(after(Source::Runtime, false), ["container runtime"]);
     assert_eq!(after(Source::Journal, false), ["container runtime", "journal"]);
     assert_eq!(after(Source::Runtime, true), ["journal"]);
+}
+
+#[test]
+fn conditions_are_reported_while_a_core_of_this_agent_acts_and_not_before_and_after() {
+    let mut rig = Rig::new();
+    let reported = rig.cluster.conditions.subscribe();
+    let mut serving = Serving::new(true, true);
+    let is_reported = |serving: &mut Serving, rig: &mut Rig| {
+        serving.report(Some(&mut rig.cluster));
+        reported.borrow().is_some()
+    };
+    let (condition, since) = (kubelet::Condition::MemoryPressure, monotonic());
+    // As the journal has it.
+    serving.outbox.conclude(ConditionState { condition, is_true: true, since, wall_ms: 9, observed: None });
+    assert!(!is_reported(&mut serving, &mut rig), "another agent acts");
+    serving.end_core();
+    assert_eq!(serving.orphaned, None);
+    for _ in 0..2 {
+        serving.acts();
+        assert!(is_reported(&mut serving, &mut rig));
+        serving.end_core();
+        assert!(is_reported(&mut serving, &mut rig) && serving.orphaned.is_some(), "the next core may go on with it");
+        serving.leave(Some(&rig.cluster));
+        assert!(!is_reported(&mut serving, &mut rig) && serving.orphaned.is_none());
+    }
+}
+
+#[test]
+fn an_agent_that_keeps_no_journal_by_its_configuration_has_no_trouble_with_it() {
+    let mut rig = Rig::new();
+    let degraded = rig.cluster.degraded.subscribe();
+    for (shadow, expected) in [("true", vec![]), ("false", vec!["journal"])] {
+        let text = format!("machine: {{shadow: {shadow}, podFacts: /any/pods.json}}\n");
+        let configuration = plimsoll_config::parse(&text, "f").expect("in order");
+        let mut serving = Serving::of(&configuration, false);
+        serving.feed.note(Source::Journal, false);
+        serving.report(Some(&mut rig.cluster));
+        assert_eq!(degraded.borrow().iter().map(|it| it.what).collect::<Vec<_>>(), expected, "{shadow}");
+    }
 }
 
 #[test]

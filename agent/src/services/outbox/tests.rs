@@ -85,6 +85,12 @@ fn an_eviction_is_acknowledged_once_it_is_on_the_disk_and_stays_until_it_is_repo
         2,
         "a reported one stays while the pod is there, others in any case"
     );
+    outbox.kept(false, outbox.version());
+    outbox.learn(|_| false);
+    assert_eq!(write(&mut outbox).evictions.len(), 2, "the core goes on to name it, and it is not reported once more");
+    receive(&mut outbox, &eviction(5, 1, Verified));
+    assert_eq!(pending(&outbox), [(6, Progress::Decided)]);
+    outbox.kept(true, outbox.version());
     outbox.learn(|_| false);
     assert_eq!(write(&mut outbox).evictions.len(), 1);
 }
