@@ -71,7 +71,8 @@ pub struct Machine {
     #[serde(with = "As::<Directory>")]
     pub state_directory: PathBuf,
     /// The directory of the journal, in which what is known of pods outlives the agent and the machine: an absolute path on
-    /// a disk. Used with podFacts and with a cluster; made where it is not there.
+    /// a disk. Used with podFacts, with a cluster, and with thresholds on disks where there is a kubelet's directory; made where it
+    /// is not there.
     #[serde(with = "As::<Directory>")]
     pub journal_directory: PathBuf,
     /// The format of the log.

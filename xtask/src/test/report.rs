@@ -25,7 +25,7 @@ pub(super) struct Report {
     not_run: u32,
     failures: Vec<Failure>,
     flaky: Vec<Flaky>,
-    /// Flaky tests that the page of known deviations does not list.
+    /// Flaky tests that the page of those does not list.
     unlisted: Vec<String>,
     booted_again: u32,
     /// The groups that took longer than their budget, each with both times.
