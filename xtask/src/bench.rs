@@ -222,9 +222,13 @@ impl Bench {
     /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
     /// much of it there is, where that is not all.
     fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Option<String>> {
-        let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())? };
+        let is_same = |kept: &Kept| kept.is_of(&self.revision, self.seed, &plan);
+        let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())?.filter(is_same) };
+        // A checkout that was made anew has what was published alone.
+        let before = before.map_or_else(|| self.results.load(&cell.name()), |it| Ok(Some(it)))?;
+        let before = before.filter(|before| !self.again && is_same(before));
         let begun = Instant::now();
-        let mut kept = match before.filter(|before| before.is_of(&self.revision, self.seed, &plan)) {
+        let mut kept = match before {
             Some(before) if before.part().is_none() => {
                 progress.line(&format!("{}: measured before of these sources", cell.name()));
                 before
@@ -248,8 +252,15 @@ impl Bench {
             }
         }
         self.before.save(&cell.name(), &kept)?;
-        self.results.save(&cell.name(), &kept)?;
         let part = kept.part();
+        let published: Option<Kept> = self.results.load(&cell.name())?;
+        if let (Some(part), Some(published)) = (&part, published)
+            && published.measured.rounds.len() > kept.measured.rounds.len()
+        {
+            let of = published.measured.rounds.len();
+            bail!("there are {part}, and the results that are published have {of} of {}", published.revision);
+        }
+        self.results.save(&cell.name(), &kept)?;
         plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept, again: None })?;
         Ok(part)
     }
@@ -327,7 +338,7 @@ impl Bench {
                 None => missing.push(Missing { cell, why: "it was not asked for".into() }),
             }
         }
-        let claims = verdicts::claims(&done);
+        let claims = verdicts::claims(&done, &self.shown);
         self.write(self.kernel, &table::whole(self.kernel, &done, &missing, &claims, self.kernel))?;
         println!("\n{}\n{}", table::short(&done), table::judged(&claims));
         Ok(claims)

@@ -131,6 +131,11 @@ impl Round {
         self.killed_by.is_some() || self.oom_kills > 0 || !self.victims.is_empty()
     }
 
+    /// Whether something was killed before the threshold was crossed, so that no time begins.
+    pub(super) const fn is_before_crossing(&self) -> bool {
+        self.killed_by.is_some() && self.past_threshold_bytes.is_none() && self.crossed_to_memory_back_ns.is_none()
+    }
+
     /// Whether the rival killed, and nothing else did; for the kernel as a rival that is the OOM killer.
     pub(super) fn has_acted(&self) -> bool {
         let own = if self.rival == super::rivals::KERNEL { KilledBy::OomKiller } else { KilledBy::Rival };

@@ -123,8 +123,10 @@ impl Store {
 
     pub(super) fn save(&self, name: &str, kept: &impl Serialize) -> anyhow::Result<()> {
         let file = self.path(name, "json");
+        let new = self.path(name, "json.new");
         fs::create_dir_all(&self.0)?;
-        fs::write(&file, serde_json::to_string_pretty(kept)? + "\n")
+        fs::write(&new, serde_json::to_string_pretty(kept)? + "\n")
+            .and_then(|()| fs::rename(&new, &file))
             .with_context(|| format!("cannot write {}", file.display()))
     }
 }

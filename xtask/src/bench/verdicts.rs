@@ -1,5 +1,6 @@
 //! What has to hold of all cells that were measured.
 
+use super::cells::Cell;
 use super::figures::{MEMORY_BACK, Unit, bare};
 use super::measured::Round;
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
@@ -18,16 +19,37 @@ const BARE: &str = "memory back beside a bare kill";
 /// All that is judged.
 const ALL: [&str; 5] = [RACES, WRONG, NEEDLESS, FIRST, BARE];
 
-/// What has to hold, as far as it was measured.
-pub(super) fn claims(done: &[Done]) -> Vec<Claim> {
+/// What has to hold in all of these cells, as far as it was measured: where one is missing or is a part, or a round of those
+/// that are judged was not measured, it does not hold yet.
+pub(super) fn claims(done: &[Done], cells: &[Cell]) -> Vec<Claim> {
+    let runs_out: fn(&Cell) -> bool = |cell| !cell.is_enough();
     let claims = [
-        never(RACES, done, |done| !done.cell.is_enough(), Round::is_lost),
-        never(WRONG, done, |_| true, Round::has_wrong_victim),
-        never(NEEDLESS, done, |done| done.cell.is_enough(), Round::has_victim),
-        in_every_cell(FIRST, done, behind),
-        in_every_cell(BARE, done, slower),
+        (never(RACES, done, runs_out, Round::is_lost), runs_out),
+        (never(WRONG, done, |_| true, Round::has_wrong_victim), |_| true),
+        (never(NEEDLESS, done, Cell::is_enough, Round::has_victim), Cell::is_enough),
+        (in_every_cell(FIRST, done, behind), runs_out),
+        (in_every_cell(BARE, done, slower), runs_out),
     ];
-    claims.into_iter().flatten().collect()
+    claims.into_iter().filter_map(|(claim, is_about)| Some(so_far(claim?, done, cells, is_about))).collect()
+}
+
+/// The claim, undecided where it holds so far and not all is measured.
+fn so_far(claim: Claim, done: &[Done], cells: &[Cell], is_about: fn(&Cell) -> bool) -> Claim {
+    let cells = || cells.iter().filter(|cell| is_about(cell));
+    let of = |cell: &Cell| done.iter().find(|one| one.cell == *cell);
+    let missing = cells().filter(|cell| of(cell).is_none_or(|one| one.kept.part().is_some())).count();
+    let failed = cells().filter_map(of).flat_map(|one| &one.kept.measured.failed);
+    let failed = failed.filter(|one| one.rival.as_deref().is_some_and(|rival| JUDGED.contains(&rival))).count();
+    let all = cells().count();
+    let left = [
+        (missing > 0).then(|| format!("{missing} of {all} cells are not measured, or in part")),
+        (failed > 0).then(|| format!("{failed} rounds failed")),
+    ];
+    let left = left.into_iter().flatten().collect::<Vec<_>>();
+    if left.is_empty() {
+        return claim;
+    }
+    Claim { found: format!("{}; {}", claim.found, left.join("; ")), holds: claim.holds.filter(|holds| !holds), ..claim }
 }
 
 /// What is not judged by these claims.
@@ -42,11 +64,11 @@ pub(super) fn share(seen: usize, n: usize) -> String {
 }
 
 /// That something is in no round of those that are judged, in the cells that it is about.
-fn never(what: &'static str, done: &[Done], is_about: fn(&Done) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
+fn never(what: &'static str, done: &[Done], is_about: fn(&Cell) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
     let (mut found, mut broken, mut holds) = (Vec::new(), Vec::new(), true);
     for rival in JUDGED {
         let (mut seen, mut all) = (0, 0);
-        for one in done.iter().filter(|one| is_about(one)) {
+        for one in done.iter().filter(|one| is_about(&one.cell)) {
             let here = one.kept.measured.of(rival).filter(|round| is_seen(round)).count();
             if here > 0 {
                 broken.push(format!("{here} in {}", one.cell.name()));
@@ -96,17 +118,22 @@ fn own(done: &Done) -> Option<Result<Summary, String>> {
     (all > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
 }
 
+/// How long memory took to be back in the rounds in which a rival acted: no time where it did so before the crossing.
+fn acted(done: &Done, rival: &str) -> Option<Summary> {
+    let acted = done.kept.measured.of(rival).filter(|round| round.has_acted());
+    Summary::of(acted.filter_map(|round| if round.is_before_crossing() { Some(0) } else { (MEMORY_BACK.of)(round) }))
+}
+
 /// The rivals that killed something, and were sooner.
 fn behind(done: &Done) -> Judged {
     let own = match own(done)? {
         Ok(own) => own,
         Err(missing) => return Some((Some(false), missing)),
     };
-    let (measured, text) = (&done.kept.measured, |summary: &Summary| Unit::Milliseconds.median(summary));
+    let text = |summary: &Summary| Unit::Milliseconds.median(summary);
     let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
-    let acted = others.filter(|name| measured.of(name).any(Round::has_acted));
-    let sooner: Vec<String> = acted
-        .filter_map(|name| Some((name, MEMORY_BACK.summary(measured, name)?)))
+    let sooner: Vec<String> = others
+        .filter_map(|name| Some((name, acted(done, name)?)))
         .filter(|(_, other)| !own.is_first_or_tied(other))
         .map(|(name, other)| format!("{name} {}", text(&other)))
         .collect();
@@ -128,8 +155,7 @@ fn slower(done: &Done) -> Judged {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::Cell;
-    use super::super::measured::KilledBy;
+    use super::super::measured::{Failed, KilledBy};
     use super::super::{cells, sample};
     use super::*;
     use crate::claim::broken;
@@ -146,6 +172,11 @@ mod tests {
             one.kept.measured.rounds.iter_mut().for_each(change);
         }
         vec![grown, enough]
+    }
+
+    /// What holds of these cells alone.
+    fn claims(done: &[Done]) -> Vec<Claim> {
+        super::claims(done, &done.iter().map(|one| one.cell.clone()).collect::<Vec<_>>())
     }
 
     fn broken_by(change: &dyn Fn(&mut Round)) -> Vec<&'static str> {
@@ -194,7 +225,14 @@ mod tests {
     #[test]
     fn a_rival_that_acted_may_be_tied_and_not_before() {
         // With eBPF it takes 38 to 43 ms.
-        let earlyoom = |ms: u64| times(|round| (round.rival == "earlyoom").then_some(ms));
+        let earlyoom = |ms: u64| {
+            broken_by(&|round| {
+                if round.rival == "earlyoom" {
+                    (round.killed_by, round.oom_kills) = (Some(KilledBy::Rival), 0);
+                    round.crossed_to_memory_back_ns = Some(ms * 1_000_000);
+                }
+            })
+        };
         assert_eq!((earlyoom(38), earlyoom(37)), (vec![], vec![FIRST]));
         assert_eq!(times(|round| (round.rival == BRAKE).then_some(1)), [""; 0]);
         // What did not act was not before.
@@ -204,6 +242,14 @@ mod tests {
             }
         };
         assert_eq!(broken_by(&idle), [""; 0]);
+        // One that acted before the crossing was sooner than any.
+        let early = |round: &mut Round| {
+            if round.rival == "earlyoom" {
+                (round.crossed_to_memory_back_ns, round.crossed_to_stopped_ns) = (None, None);
+                round.past_threshold_bytes = None;
+            }
+        };
+        assert_eq!(broken_by(&early), [FIRST]);
         let missing = |round: &mut Round| {
             if is(round, EBPF) {
                 round.crossed_to_memory_back_ns = None;
@@ -226,6 +272,30 @@ mod tests {
         assert_eq!(found(43), (Some(true), "in 1 of 1 cells: anon 1.43 [1.39, 1.48] times".into()));
         assert_eq!(found(45), (None, "in 0 of 1 cells; undecided in anon 1.50 [1.45, 1.55] times".into()));
         assert_eq!(found(47), (Some(false), "in 0 of 1 cells; not in anon 1.57 [1.52, 1.62] times".into()));
+    }
+
+    #[test]
+    fn nothing_holds_that_is_measured_in_part() {
+        let holds = |done: &[Done], cells: &[Cell]| {
+            let claims = super::claims(done, cells);
+            claims.iter().map(|claim| claim.holds).collect::<Vec<_>>()
+        };
+        let (all, done) = (cells::all(), both(&|_| ()));
+        let own: Vec<Cell> = done.iter().map(|one| one.cell.clone()).collect();
+        assert_eq!(holds(&done, &own), [Some(true); 5]);
+        assert_eq!(holds(&done, &all), [None; 5], "cells are missing");
+        let mut part = both(&|_| ());
+        part[0].kept.measured.rounds.retain(|round| !is(round, "earlyoom"));
+        let expected = [None, None, Some(true), None, None];
+        assert_eq!(holds(&part, &own), expected, "of those that fill memory");
+        let mut failed = both(&|_| ());
+        failed[0].kept.measured.failed.push(Failed { rival: Some(EBPF.into()), number: 0, why: "it broke".into() });
+        assert_eq!(holds(&failed, &own), expected);
+        failed[0].kept.measured.failed[0].rival = Some("earlyoom".into());
+        assert_eq!(holds(&failed, &own), [Some(true); 5]);
+        let mut broken = both(&|round| round.oom_kills += u64::from(is(round, EBPF)));
+        broken.pop();
+        assert_eq!(holds(&broken, &all)[0], Some(false));
     }
 
     #[test]

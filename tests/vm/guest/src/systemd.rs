@@ -52,6 +52,13 @@ pub(crate) fn number(name: &str) -> Result<u32> {
     text.parse().with_context(|| format!("{name} is {text:?}"))
 }
 
+/// Has the journal run again, where the OOM killer ended it more often than systemd starts it again.
+pub(crate) fn start_journal() -> Result<()> {
+    let units = ["systemd-journald.socket", "systemd-journald-dev-log.socket", "systemd-journald.service"];
+    systemctl(&[&["reset-failed"], &units[..]].concat())?;
+    systemctl(&[&["start"], &units[..]].concat()).map(drop)
+}
+
 /// What the agent's unit has logged since the machine was cleaned, systemd's own messages about it included.
 pub(crate) fn journal() -> Result<String> {
     // The OOM killer may have ended it just now.

@@ -12,6 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::machine::{self, KernelLog, Reread, meminfo, now_ns, set, wait_for};
 use crate::measure::{Sample, back, crossed_ns, sampled, woke};
 use crate::scene::{MIB, PATIENCE};
+use crate::systemd;
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_node::priority::{Level, Priority, raise_this_thread};
 use plimsoll_sense::Generation;
@@ -116,6 +117,7 @@ impl Bench {
         workload::clear()?;
         rival::clear()?;
         survivor::clear()?;
+        systemd::start_journal()?;
         set("/proc/sys/vm/drop_caches", "3")?;
         self.swap.start()
     }
@@ -133,8 +135,9 @@ impl Bench {
         let swap = self.clean()?;
         let threshold_bytes = self.threshold_bytes;
         let survivor = Survivor::start()?;
-        let running = rival.start(threshold_bytes, self.workload.anonymous_percent())?;
+        // What it has before it grows is part of what some rivals are configured by.
         let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
+        let running = rival.start(threshold_bytes, self.workload.anonymous_percent())?;
         let before = living::lasting()?;
         thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
         let (oom_before, mut log) = (machine::oom_kills()?, KernelLog::from_now()?);
