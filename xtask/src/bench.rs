@@ -45,6 +45,8 @@ const ROUNDS_SECONDS: u64 = 45 * 60;
 /// What the guest leaves, and what it printed.
 const LEFT: &str = "bench.json";
 const LOG: &str = "log";
+/// How the name of a file ends that has what a machine was booted for, until what it measured is known.
+const BEGUN: &str = "begun.json";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
     a machine of an hour at most, and in another one until all of its rounds are there; all rivals meet it in turn. What was measured of the same sources is \
@@ -222,13 +224,8 @@ impl Bench {
     /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
     /// much of it there is, where that is not all.
     fn cell(&self, cell: &Cell, plan: Plan, progress: &Progress) -> anyhow::Result<Option<String>> {
-        let is_same = |kept: &Kept| kept.is_of(&self.revision, self.seed, &plan);
-        let before: Option<Kept> = if self.again { None } else { self.before.load(&cell.name())?.filter(is_same) };
-        // A checkout that was made anew has what was published alone.
-        let before = before.map_or_else(|| self.results.load(&cell.name()), |it| Ok(Some(it)))?;
-        let before = before.filter(|before| !self.again && is_same(before));
         let begun = Instant::now();
-        let mut kept = match before {
+        let mut kept = match self.found_before(cell, &plan)? {
             Some(before) if before.part().is_none() => {
                 progress.line(&format!("{}: measured before of these sources", cell.name()));
                 before
@@ -265,6 +262,42 @@ impl Bench {
         Ok(part)
     }
 
+    /// What was measured of it before in the same sources.
+    fn found_before(&self, cell: &Cell, plan: &Plan) -> anyhow::Result<Option<Kept>> {
+        if self.again {
+            return Ok(None);
+        }
+        let (name, is_same) = (cell.name(), |kept: &Kept| kept.is_of(&self.revision, self.seed, plan));
+        let found: Option<Kept> = self.before.load(&name)?.filter(is_same);
+        // A checkout that was made anew has what was published alone.
+        let found = found.map_or_else(|| self.results.load(&name), |it| Ok(Some(it)))?.filter(is_same);
+        // What printed it may have been a run that was killed, and never kept it.
+        let stopped = self.stopped(cell).filter(|it| revision::is_same(&it.revision, &self.revision));
+        let Some(stopped) = stopped else { return Ok(found) };
+        let found = match found {
+            Some(mut found) => {
+                found.go_on(stopped);
+                Some(found)
+            }
+            None => Some(stopped).filter(is_same),
+        };
+        if let Some(found) = &found {
+            self.before.save(&name, found)?;
+        }
+        fs::remove_file(self.before.path(&name, BEGUN))?;
+        Ok(found)
+    }
+
+    /// What a machine printed whose run was killed before it kept that.
+    fn stopped(&self, cell: &Cell) -> Option<Kept> {
+        let name = cell.name();
+        let mut begun: Kept = serde_json::from_str(&fs::read_to_string(self.before.path(&name, BEGUN)).ok()?).ok()?;
+        let printed = fs::read(self.before.path(&name, "out").join(LOG)).ok()?;
+        begun.measured = console::measured(&String::from_utf8_lossy(&printed))?;
+        begun.check(cell).ok()?;
+        Some(begun)
+    }
+
     /// Has another machine measure the rest of it, at other moments.
     fn go_on(&self, cell: &Cell, kept: &mut Kept, progress: &Progress) -> anyhow::Result<()> {
         let seed = self.seed.wrapping_add(kept.measured.rounds.len() as u64);
@@ -276,12 +309,17 @@ impl Bench {
     /// too.
     fn measure(&self, cell: &Cell, plan: Plan, seed: u64, progress: &Progress) -> anyhow::Result<Kept> {
         progress.line(&format!("measuring {}: {}", cell.name(), cell.what()));
-        let booted = self.boot(&cell.name(), &command(cell, &plan, seed), |machine| {
+        let (date, revision) = (self.date.clone(), self.revision.clone());
+        let ended = Some("it was stopped".to_owned());
+        let mut kept = Kept { date, revision, seed, plan, ended, measured: Measured::default() };
+        let begun = self.before.path(&cell.name(), BEGUN);
+        self.before.save_as(&begun, &kept)?;
+        let booted = self.boot(&cell.name(), &command(cell, &kept.plan, seed), |machine| {
             (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
         });
-        let ended = booted.err().map(|error| format!("{error:#}"));
-        let measured: Measured = match (self.left(&cell.name()), &ended) {
+        kept.ended = booted.err().map(|error| format!("{error:#}"));
+        kept.measured = match (self.left(&cell.name()), &kept.ended) {
             (Ok(text), _) => serde_json::from_str(&text).context("the guest measured something else")?,
             (Err(_), Some(why)) => {
                 let printed = fs::read(self.before.path(&cell.name(), "out").join(LOG))?;
@@ -289,8 +327,8 @@ impl Bench {
             }
             (Err(error), None) => return Err(error),
         };
-        let (date, revision) = (self.date.clone(), self.revision.clone());
-        let mut kept = Kept { date, revision, seed, plan, ended, measured };
+        // What calls this keeps it.
+        fs::remove_file(&begun)?;
         if kept.has_panicked() {
             // That is a result.
             kept.ended = None;
@@ -458,11 +496,40 @@ mod tests {
     }
 
     #[test]
-    fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
+    fn what_a_run_that_was_killed_had_printed_is_gone_on_with() {
         let place = tempfile::tempdir().expect("a directory");
-        let (before, results) = (place.path().join("before"), place.path().join("results"));
         let Done { cell, kept, .. } = sample();
-        let mut bench = Bench {
+        let bench = bench_in(place.path());
+        let (first, rest) = kept.measured.rounds.split_at(2);
+        let begun = Measured { rounds: Vec::new(), bare_kills: Vec::new(), ..kept.measured.clone() };
+        let begun_line = format!("MEASURED {}\n", serde_json::to_string(&begun).expect("values"));
+        let part = |rounds: &[measured::Round]| {
+            format!("PART {}\n", serde_json::json!({"rounds": rounds, "bare_kills": [], "failed": []}))
+        };
+        let printed = |of: &Kept, rounds: &[measured::Round]| {
+            bench.before.save_as(&bench.before.path("anon", BEGUN), of).expect("written");
+            let out = bench.before.path("anon", "out");
+            fs::create_dir_all(&out).expect("made");
+            fs::write(out.join(LOG), begun_line.clone() + &part(rounds)).expect("written");
+        };
+        printed(&Kept { measured: Measured::default(), ..kept.clone() }, first);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("two rounds");
+        assert_eq!((found.measured.rounds.len(), found.rest().values().sum::<u32>() as usize), (2, rest.len()));
+        // The next machine was booted for the rest.
+        printed(&Kept { plan: found.rest(), seed: 3, measured: Measured::default(), ..kept.clone() }, rest);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
+        assert_eq!(found.part(), None);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
+        assert_eq!(found.measured.rounds.len(), kept.measured.rounds.len(), "once");
+        printed(&Kept { revision: "abd".into(), measured: Measured::default(), ..kept.clone() }, rest);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
+        assert_eq!(found.measured.rounds.len(), kept.measured.rounds.len(), "those are of other sources");
+    }
+
+    /// A run of the sources of [`sample`].
+    fn bench_in(place: &std::path::Path) -> Bench {
+        let (before, results) = (place.join("before"), place.join("results"));
+        Bench {
             kernel: "6.12",
             seed: 1,
             again: false,
@@ -470,9 +537,17 @@ mod tests {
             revision: "abc".into(),
             before: Store::of(&before, "6.12"),
             results: Store::of(&results, "6.12"),
-            folder: results.clone(),
+            folder: results,
             shown: cells::all(),
-        };
+        }
+    }
+
+    #[test]
+    fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
+        let place = tempfile::tempdir().expect("a directory");
+        let Done { cell, kept, .. } = sample();
+        let mut bench = bench_in(place.path());
+        let results = bench.folder.clone();
         bench.before.save(&cell.name(), &kept).expect("written");
         let part = bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
         assert_eq!(part, None);

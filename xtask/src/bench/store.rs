@@ -122,11 +122,15 @@ impl Store {
     }
 
     pub(super) fn save(&self, name: &str, kept: &impl Serialize) -> anyhow::Result<()> {
-        let file = self.path(name, "json");
-        let new = self.path(name, "json.new");
+        self.save_as(&self.path(name, "json"), kept)
+    }
+
+    /// Keeps it in this file of the folder.
+    pub(super) fn save_as(&self, file: &Path, kept: &impl Serialize) -> anyhow::Result<()> {
+        let new = file.with_added_extension("new");
         fs::create_dir_all(&self.0)?;
         fs::write(&new, serde_json::to_string_pretty(kept)? + "\n")
-            .and_then(|()| fs::rename(&new, &file))
+            .and_then(|()| fs::rename(&new, file))
             .with_context(|| format!("cannot write {}", file.display()))
     }
 }
