@@ -28,6 +28,13 @@ pub(crate) fn text(claims: &[Claim]) -> String {
     lines.collect()
 }
 
+/// What follows from several verdicts: one that does not hold decides, and one that is undecided leaves it so.
+pub(crate) fn together(verdicts: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
+    let verdicts: Vec<Option<bool>> = verdicts.into_iter().collect();
+    let is_decided = verdicts.contains(&Some(false)) || !verdicts.contains(&None);
+    is_decided.then(|| !verdicts.contains(&Some(false)))
+}
+
 /// The claims that do not hold.
 pub(crate) fn broken(claims: &[Claim]) -> Vec<&'static str> {
     claims.iter().filter(|claim| claim.holds == Some(false)).map(|claim| claim.what).collect()

@@ -61,6 +61,14 @@ pub(crate) struct Ratio {
     pub(crate) interval: Option<(f64, f64)>,
 }
 
+impl Summary {
+    /// Whether the median is at most so much; absent where that is within its interval, or there is none.
+    pub(crate) fn is_at_most(&self, most: u64) -> Option<bool> {
+        let (low, high) = self.interval?;
+        if high <= most { Some(true) } else { (low > most).then_some(false) }
+    }
+}
+
 impl Ratio {
     pub(crate) fn of(own: &Summary, other: &Summary) -> Self {
         Self::between((own.median, own.interval), (other.median, other.interval))

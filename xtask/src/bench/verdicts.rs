@@ -5,7 +5,7 @@ use super::figures::{MEMORY_BACK, Unit, bare};
 use super::measured::Round;
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
 use super::store::Done;
-use crate::claim::Claim;
+use crate::claim::{self, Claim};
 use crate::statistics::{Ratio, Summary, share_at_most};
 
 /// How many times as long as after a bare kill it may take until memory is back.
@@ -99,11 +99,7 @@ fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) 
         if found.is_empty() { found } else { format!("{before}{found}") }
     };
     let held = of(Some(true)).count();
-    let holds = match (of(Some(false)).next(), of(None).next()) {
-        (Some(_), _) => Some(false),
-        (None, Some(_)) => None,
-        (None, None) => Some(true),
-    };
+    let holds = claim::together(judged.iter().map(|(holds, _)| *holds));
     let lists = list(": ", Some(true)) + &list("; not in ", Some(false)) + &list("; undecided in ", None);
     let found = format!("in {held} of {} cells{lists}", judged.len());
     (!judged.is_empty()).then_some(Claim { what, found, holds })

@@ -7,9 +7,9 @@ use super::measured::{At, Idle, Window};
 use super::table::{head, row};
 use crate::bench::figures::{Unit, digits};
 use crate::bench::rivals::EBPF;
-use crate::claim::Claim;
+use crate::claim::{self, Claim};
 use crate::picture::float;
-use crate::statistics::Summary;
+use crate::statistics::{Ratio, Summary};
 
 /// What the agent is compared with.
 const OTHER: &str = "earlyoom";
@@ -85,8 +85,8 @@ pub(super) fn claims(idle: &Idle, goals: &Goals) -> Vec<Claim> {
             at_rest.iter().filter_map(|at| Some((*at, summary(idle, EBPF, *at, |it| Some(figure(it)))?))).collect();
         let found: Vec<String> =
             all.iter().map(|(at, summary)| format!("{} with {}", text(summary), name(*at))).collect();
-        let holds = all.iter().all(|(_, summary)| summary.median <= most);
-        (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds: Some(holds) })
+        let holds = claim::together(all.iter().map(|(_, summary)| summary.is_at_most(most)));
+        (!all.is_empty()).then(|| Claim { what, found: found.join(", "), holds })
     };
     let claims = [
         each(goals.at_rest, wakeups, WAKEUPS, a_second),
@@ -103,19 +103,20 @@ pub(super) fn claims(idle: &Idle, goals: &Goals) -> Vec<Claim> {
 
 /// The agent's instructions as so many times the other daemon's, each with its interval.
 fn beside(idle: &Idle, goals: &Goals) -> Option<Claim> {
-    let (mut found, mut holds) = (Vec::new(), true);
+    let (mut found, mut holds) = (Vec::new(), Vec::new());
     for &(workloads, most) in goals.cpu {
         let of = |watcher| summary(idle, watcher, At { storm: false, workloads }, |window| Some(cpu(window)));
         let (own, other) = (of(EBPF)?, of(OTHER)?);
-        holds &= own.median <= other.median * most;
+        let ratio = Ratio::of(&own, &other);
+        holds.push(ratio.is_at_most(float(most)));
         found.push(format!(
             "{} million a minute of {} with {workloads} workloads, {} times, of {most} at most",
             million(&own),
             million(&other),
-            digits(float(own.median) / float(other.median.max(1)))
+            digits(ratio.value)
         ));
     }
-    Some(Claim { what: goals.cpu_beside, found: found.join("; "), holds: Some(holds) })
+    Some(Claim { what: goals.cpu_beside, found: found.join("; "), holds: claim::together(holds) })
 }
 
 /// A median with its interval.
@@ -239,7 +240,7 @@ mod tests {
     use serde_json::{Value, json};
 
     /// Windows of 20 s: the agent is woken once a second and takes as much as earlyoom.
-    fn idle(change: impl Fn(&mut Value)) -> Idle {
+    fn idle(mut change: impl FnMut(&mut Value)) -> Idle {
         let mut windows = Vec::new();
         for watcher in [EBPF, OTHER, "systemd-oomd"] {
             for (workloads, storm) in [(0, true), (0, false), (500, false)] {
@@ -283,6 +284,16 @@ mod tests {
             assert_eq!(broken_by(EBPF, 0, true, key, &value), [""; 0], "{key} in a storm");
             assert_eq!(broken_by("systemd-oomd", 0, false, key, &value), [""; 0], "{key} of another");
         }
+        // What lies within the interval is undecided.
+        let mut windows = 0;
+        let undecided = idle(|window| {
+            if window["watcher"] == EBPF && window["workloads"] == 500 {
+                windows += 1;
+                window["cpu_ns"] = json!(if windows % 2 == 0 { 39_000_000 } else { 41_000_000 });
+            }
+        });
+        let of_cpu = claims(&undecided, &ALONE).into_iter().find(|claim| claim.what == ALONE.cpu_beside);
+        assert_eq!(of_cpu.expect("it is measured").holds, None);
         // Twice as much with none, and as much with 500.
         assert_eq!(broken_by(EBPF, 0, false, "cpu_ns", &json!(80_000_000)), [""; 0]);
         assert_eq!(broken_by(EBPF, 500, false, "cpu_ns", &json!(40_000_100)), [ALONE.cpu_beside]);
