@@ -1,7 +1,7 @@
 //! How often a fixed load runs each hook, and how many instructions that takes.
 
 use super::storm::{self, Devices, Kind};
-use super::{Machine, save, settings, settled};
+use super::{Machine, save, settings, settled, storms};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{KernelSetting, now_ns, set};
@@ -121,7 +121,7 @@ pub(super) fn measure(rounds: usize, out: &Path) -> Result<()> {
     ensure!(!measured.programs.is_empty(), "no program is loaded");
     for number in 0..rounds {
         for (name, load) in LOADS {
-            for counted in [false, true] {
+            for counted in storms::order(number) {
                 let _counting = counted.then(KernelSetting::program_statistics).transpose()?;
                 let before = cost::loaded()?;
                 let elapsed_ns = load(&devices).with_context(|| format!("the load {name}"))?;

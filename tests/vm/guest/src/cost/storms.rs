@@ -35,7 +35,7 @@ struct Run {
 }
 
 /// Which of a pair is measured first changes from pair to pair, so that what changes with time is the same for both.
-const fn order(pair: usize) -> [bool; 2] {
+pub(super) const fn order(pair: usize) -> [bool; 2] {
     if pair.is_multiple_of(2) { [false, true] } else { [true, false] }
 }
 
