@@ -4,6 +4,7 @@
 use crate::cgroup::ROOT;
 use crate::machine;
 use anyhow::{Context as _, Result};
+use plimsoll_node::priority::{Level, Priority, raise_this_thread};
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::fs;
 use std::io::Write as _;
@@ -34,6 +35,11 @@ pub(crate) fn start() -> Result<()> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).context("cannot lock this program's memory")?;
     let mut seen = Seen { is_low: false, oom_kills: machine::oom_kills()?, sent: None };
     thread::spawn(move || {
+        // Else it would see how busy the node is, and not when memory was back.
+        let priority = raise_this_thread(Level::Watching);
+        if priority != Priority::RoundRobin {
+            println!("NODE is watched by an ordinary thread: {priority:?}");
+        }
         loop {
             if let Err(error) = seen.look() {
                 println!("NODE cannot be watched: {error:#}");
