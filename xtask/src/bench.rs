@@ -276,7 +276,10 @@ impl Bench {
         let Some(stopped) = stopped else { return Ok(found) };
         let found = match found {
             Some(mut found) => {
-                found.go_on(stopped);
+                // Of the rest of that, and not of another run.
+                if stopped.plan == found.rest() && stopped.seed == self.seed_after(&found) {
+                    found.go_on(stopped);
+                }
                 Some(found)
             }
             None => Some(stopped).filter(is_same),
@@ -294,15 +297,22 @@ impl Bench {
         let mut begun: Kept = serde_json::from_str(&fs::read_to_string(self.before.path(&name, BEGUN)).ok()?).ok()?;
         let printed = fs::read(self.before.path(&name, "out").join(LOG)).ok()?;
         begun.measured = console::measured(&String::from_utf8_lossy(&printed))?;
+        // The round in which the run was killed did not fail.
+        begun.measured.failed.retain(|failed| failed.why != console::ENDED);
         begun.check(cell).ok()?;
         Some(begun)
     }
 
     /// Has another machine measure the rest of it, at other moments.
     fn go_on(&self, cell: &Cell, kept: &mut Kept, progress: &Progress) -> anyhow::Result<()> {
-        let seed = self.seed.wrapping_add(kept.measured.rounds.len() as u64);
+        let seed = self.seed_after(kept);
         kept.go_on(self.measure(cell, kept.rest(), seed, progress)?);
         Ok(())
+    }
+
+    /// What the machine that goes on with it draws from.
+    const fn seed_after(&self, kept: &Kept) -> u64 {
+        self.seed.wrapping_add(kept.measured.rounds.len() as u64)
     }
 
     /// Boots a machine for it. What that prints is left beside what it measured, which counts where it ends with an error,
@@ -510,15 +520,21 @@ mod tests {
             bench.before.save_as(&bench.before.path("anon", BEGUN), of).expect("written");
             let out = bench.before.path("anon", "out");
             fs::create_dir_all(&out).expect("made");
-            fs::write(out.join(LOG), begun_line.clone() + &part(rounds)).expect("written");
+            // It was killed in the next round.
+            let turn = "TURN {\"rival\":\"plimsoll-ebpf\",\"number\":9}\n";
+            fs::write(out.join(LOG), begun_line.clone() + &part(rounds) + turn).expect("written");
         };
         printed(&Kept { measured: Measured::default(), ..kept.clone() }, first);
         let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("two rounds");
         assert_eq!((found.measured.rounds.len(), found.rest().values().sum::<u32>() as usize), (2, rest.len()));
         // The next machine was booted for the rest.
+        let other = Kept { plan: found.rest(), seed: 4, measured: Measured::default(), ..kept.clone() };
+        printed(&other, rest);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("two rounds");
+        assert_eq!(found.measured.rounds.len(), 2, "those are of another run");
         printed(&Kept { plan: found.rest(), seed: 3, measured: Measured::default(), ..kept.clone() }, rest);
         let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
-        assert_eq!(found.part(), None);
+        assert_eq!((found.part(), found.measured.failed.len()), (None, kept.measured.failed.len()));
         let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
         assert_eq!(found.measured.rounds.len(), kept.measured.rounds.len(), "once");
         printed(&Kept { revision: "abd".into(), measured: Measured::default(), ..kept.clone() }, rest);

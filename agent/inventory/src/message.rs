@@ -78,7 +78,8 @@ impl Source {
                 "what is known of pods, evictions, conditions and the use of images does not outlive a restart"
             }
             Self::ApiServer => {
-                "what is known of pods is not renewed, and the cluster gets to know of evictions and conditions later"
+                "what is known of pods, or whether the node has the annotation of the kill switch, is not renewed, and the \
+                 cluster may get to know of evictions and conditions later"
             }
         }
     }

@@ -153,8 +153,12 @@ mod tests {
         runtime.expect("a runtime").block_on(async {
             let asked = AtomicUsize::new(0);
             let (off, none) = (json!({ "plimsoll.dev/kill-switch": "" }), json!({ "other": "1" }));
+            let (send_followed, mut followed) = watch::channel(false);
+            let is_followed = followed.clone();
             let answer = move |it: &Asked| {
                 let number = asked.fetch_add(1, Ordering::Relaxed);
+                // A watch had begun before the second one, and after an error none has until the node was read again.
+                assert_eq!(*is_followed.borrow(), [2, 5].contains(&number), "{number}");
                 let event = |kind: &str, object: Value| json!([{ "type": kind, "object": object }]);
                 let is_read = it.line() == "GET /api/v1/nodes/n1";
                 let from = |version: u32| {
@@ -183,7 +187,7 @@ mod tests {
                 }
             };
             let (client, _) = server(answer);
-            let ((send, mut seen), (send_followed, mut followed)) = (watch::channel(None), watch::channel(false));
+            let (send, mut seen) = watch::channel(None);
             let task = tokio::spawn(async move { watch_node(client, "n1", send, send_followed).await });
             for expected in [(true, false), (true, true), (false, true)] {
                 seen.changed().await.expect("it goes on");

@@ -120,13 +120,14 @@ impl State {
     }
 
     /// A threshold behind this condition of the node was last crossed then, as another process says that decided before: the
-    /// transition period counts from there. What this state has observed itself is newer.
+    /// transition period counts from there, unless this state has observed it later itself.
     pub fn take_observed(&mut self, condition: kubelet::Condition, at: MonotonicNs) {
         let last = match &mut self.0 {
             Of::Engine(state) => state.last_observed_mut(),
             Of::Kubelet(state) => state.manager_mut().last_observed_mut(),
         };
-        last[condition as usize].get_or_insert(at);
+        let last = &mut last[condition as usize];
+        *last = (*last).max(Some(at));
     }
 
     /// What the reference remembers, under the policy `kubelet`: to be held against the kubelet's own.

@@ -86,7 +86,7 @@ pub(super) fn cluster_row(facts: &ClusterFacts) -> Row {
         let rights: Vec<_> = missing.iter().map(ToString::to_string).collect();
         troubles.push(format!("the agent may not {}", rights.join(", ")));
         let lost: Vec<_> = missing.iter().map(|right| right.lost).collect();
-        advice.push(format!("{}: give it the rights of CONFIGURATION.md", lost.join("; ")));
+        advice.push(format!("{}: give it the rights of cluster.md", lost.join("; ")));
     }
     match pods {
         Ok(Listed { first_error: None, .. }) => {}

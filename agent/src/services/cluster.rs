@@ -377,7 +377,8 @@ impl Cluster {
         for pending in outbox.pending().filter(|pending| is_for_cluster(pending)) {
             let number = EvictionNumber(pending.number);
             match self.eviction(pending) {
-                Some(eviction) if self.given.get(&Uid::of(&eviction.uid)) == Some(&number) => {}
+                // It was given, or an earlier one of the same pod was, which is reported first.
+                Some(eviction) if self.given.contains_key(&Uid::of(&eviction.uid)) => {}
                 Some(eviction) => {
                     self.given.insert(Uid::of(&eviction.uid), number);
                     let _ = self.decisions.send(Decision::Evicted(eviction));

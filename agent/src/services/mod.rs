@@ -60,9 +60,11 @@ pub(crate) use runtime::runtime_sockets;
 pub(crate) use static_pods::{Found as StaticFound, find as find_static};
 use static_pods::{Settings as StaticSettings, StaticPods};
 
-/// For so long the last core's conditions are reported on when no other one has named any: longer than a core takes to start, and
-/// than a supervisor pauses between two starts.
+/// For so long the last core's conditions are reported on where there is no other core: the supervisor pauses between two starts.
 const ORPHANED: Duration = Duration::from_mins(2);
+/// The same where there is one, which has named none: one that acts does so as soon as it is sent what they were, and where it does
+/// not, another agent may act, and report others.
+const UNNAMED: Duration = Duration::from_secs(15);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
@@ -313,7 +315,7 @@ struct Serving {
     /// Nothing is to be kept.
     keeps_nothing: bool,
     /// A core of this agent has named something, which those that act do. Where none has, another agent reports.
-    has_acted: bool,
+    has_named: bool,
     /// When that ends, as the core that did is gone.
     orphaned: Option<Instant>,
     removal: Removal,
@@ -346,7 +348,7 @@ impl Serving {
             offered: None,
             is_journal_held: false,
             keeps_nothing: false,
-            has_acted: false,
+            has_named: false,
             orphaned: None,
             removal: Removal::default(),
             running: Running::default(),
@@ -372,7 +374,7 @@ impl Serving {
             let is_other = |source: Source| source == Source::Journal && (self.is_journal_held || self.keeps_nothing);
             cluster.degrade(self.feed.failing().filter(|source| !is_other(*source)));
         }
-        let is_due = self.has_acted && self.offered != Some(self.outbox.version());
+        let is_due = self.has_named && self.offered != Some(self.outbox.version());
         if let Some(cluster) = cluster.filter(|_| is_due) {
             for (number, uid) in cluster.report(&self.outbox) {
                 self.outbox.mark_reported(number);
@@ -407,7 +409,7 @@ impl Serving {
         match Core::new(way) {
             Ok(new) => {
                 self.core = Some(new);
-                self.wait_for_next();
+                self.wait_for_names(UNNAMED);
                 self.feed.begin();
                 self.outbox.begin();
                 self.removal.stop();
@@ -419,24 +421,25 @@ impl Serving {
     fn end_core(&mut self) {
         self.core = None;
         self.removal.stop();
-        self.wait_for_next();
+        self.wait_for_names(ORPHANED);
     }
 
-    /// The core that named something is gone.
-    fn wait_for_next(&mut self) {
-        if self.has_acted {
-            self.orphaned.get_or_insert_with(|| Instant::now() + ORPHANED);
+    /// The core that named something is gone: another one has to name something in this time, and no later than was said before.
+    fn wait_for_names(&mut self, time: Duration) {
+        if self.has_named {
+            let by = Instant::now() + time;
+            self.orphaned = Some(self.orphaned.map_or(by, |before| before.min(by)));
         }
     }
 
     /// The core has named something.
-    const fn acts(&mut self) {
-        (self.has_acted, self.orphaned) = (true, None);
+    const fn named(&mut self) {
+        (self.has_named, self.orphaned) = (true, None);
     }
 
     /// No core goes on with what the last one has named.
     fn leave(&mut self, cluster: Option<&Cluster>) {
-        (self.has_acted, self.orphaned, self.offered) = (false, None, None);
+        (self.has_named, self.orphaned, self.offered) = (false, None, None);
         if let Some(cluster) = cluster {
             tracing::warn!(
                 "no core of this agent acts any more: conditions of the node are not written until one does"
@@ -492,11 +495,11 @@ impl Serving {
             CoreMessage::Relax(order) => self.running.order(RunningOrder::Relax(order)),
             CoreMessage::Stop(order) => self.stop(order, cluster),
             CoreMessage::Eviction(eviction) => {
-                self.acts();
+                self.named();
                 self.outbox.receive(&eviction, self.names.of(eviction.uid));
             }
             CoreMessage::Condition(state) => {
-                self.acts();
+                self.named();
                 self.outbox.conclude(state);
             }
             CoreMessage::Incident(incident) => {
@@ -522,6 +525,8 @@ impl Serving {
             ClusterEvent::Witnessed(witnessed, ended) => self.names.count(witnessed, ended),
             ClusterEvent::Followed(is_followed) => self.feed.note(Source::ApiServer, is_followed),
             ClusterEvent::Reported(number, uid) => {
+                // A later eviction of the same pod was not given meanwhile.
+                self.offered = None;
                 self.outbox.mark_reported(number);
                 self.feed.report_recorded(uid);
             }

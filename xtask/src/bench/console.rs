@@ -9,6 +9,9 @@ use super::measured::{BareKill, Failed, KILLED, Measured, Round};
 /// How the kernel ends where its OOM killer finds nothing more to kill (mm/oom_kill.c).
 const DEADLOCKED: &str = "Kernel panic - not syncing: System is deadlocked on memory";
 
+/// Why a round failed in which the machine ended otherwise.
+pub(super) const ENDED: &str = "the machine ended";
+
 #[derive(Deserialize)]
 struct Turn {
     rival: Option<String>,
@@ -48,7 +51,7 @@ pub(super) fn measured(printed: &str) -> Option<Measured> {
             measured.rounds.push(Round::of_panic(rival, number, measured.room_bytes, kernel));
         }
         Some(Turn { rival, number }) => {
-            measured.failed.push(Failed { rival, number, why: "the machine ended".into() });
+            measured.failed.push(Failed { rival, number, why: ENDED.into() });
         }
         // It ended between two rounds.
         None => {}

@@ -133,7 +133,10 @@ impl Round {
 
     /// Whether something was killed before the threshold was crossed, so that no time begins.
     pub(super) const fn is_before_crossing(&self) -> bool {
-        self.killed_by.is_some() && self.past_threshold_bytes.is_none() && self.crossed_to_memory_back_ns.is_none()
+        self.killed_by.is_some()
+            && !self.panicked
+            && self.past_threshold_bytes.is_none()
+            && self.crossed_to_memory_back_ns.is_none()
     }
 
     /// Whether the rival killed, and nothing else did; for the kernel as a rival that is the OOM killer.

@@ -92,6 +92,8 @@ type Judged = Option<(Option<bool>, String)>;
 
 /// That something holds in each cell in which memory runs out and which eBPF met.
 fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) -> Option<Claim> {
+    // By medians of a part nothing is decided.
+    let judge = |one: &Done| judge(one).map(|(holds, found)| (holds.filter(|_| one.kept.part().is_none()), found));
     let judged = done.iter().filter(|one| !one.cell.is_enough()).filter_map(judge).collect::<Vec<_>>();
     let of = |verdict| judged.iter().filter(move |(holds, _)| *holds == verdict).map(|(_, found)| &found[..]);
     let list = |before: &str, verdict| {
@@ -128,13 +130,15 @@ fn behind(done: &Done) -> Judged {
     };
     let text = |summary: &Summary| Unit::Milliseconds.median(summary);
     let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
-    let sooner: Vec<String> = others
-        .filter_map(|name| Some((name, acted(done, name)?)))
-        .filter(|(_, other)| !own.is_first_or_tied(other))
-        .map(|(name, other)| format!("{name} {}", text(&other)))
-        .collect();
+    let (mut sooner, mut holds) = (Vec::new(), Some(true));
+    for name in others {
+        let Some(other) = acted(done, name).filter(|other| !own.is_first_or_tied(other)) else { continue };
+        sooner.push(format!("{name} {}", text(&other)));
+        // Of few rounds nothing follows.
+        holds = claim::together([holds, other.interval.and(Some(false))]);
+    }
     let but = if sooner.is_empty() { String::new() } else { format!(", behind {}", sooner.join(" and ")) };
-    Some((Some(sooner.is_empty()), format!("{} {} ms{but}", done.cell.name(), text(&own))))
+    Some((holds, format!("{} {} ms{but}", done.cell.name(), text(&own))))
 }
 
 /// How many times as long it takes as after a bare kill.
@@ -241,11 +245,29 @@ mod tests {
         // One that acted before the crossing was sooner than any.
         let early = |round: &mut Round| {
             if round.rival == "earlyoom" {
-                (round.crossed_to_memory_back_ns, round.crossed_to_stopped_ns) = (None, None);
-                round.past_threshold_bytes = None;
+                (round.killed_by, round.oom_kills) = (Some(KilledBy::Rival), 0);
+                (round.crossed_to_memory_back_ns, round.past_threshold_bytes) = (None, None);
             }
         };
         assert_eq!(broken_by(&early), [FIRST]);
+        let gave_up = |round: &mut Round| {
+            if round.rival == rivals::KERNEL {
+                *round = Round::of_panic(round.rival.clone(), round.number, round.threshold_bytes, String::new());
+            }
+        };
+        assert_eq!(broken_by(&gave_up), [""; 0], "a kernel that gave up was not sooner");
+        // What acted in fewer rounds than an interval takes decides nothing.
+        let mut once = both(&|round| {
+            if round.rival == "earlyoom" && round.number > 0 {
+                (round.killed_by, round.oom_kills) = (Some(KilledBy::OomKiller), 1);
+            } else if round.rival == "earlyoom" {
+                (round.killed_by, round.crossed_to_memory_back_ns) = (Some(KilledBy::Rival), Some(1));
+            }
+        });
+        let first = |done: &[Done]| claims(done).into_iter().find(|claim| claim.what == FIRST).expect("a claim").holds;
+        assert_eq!(first(&once), None);
+        once[0].kept.measured.rounds.retain(|round| round.rival != EBPF || round.number != 1);
+        assert_eq!(first(&once), None, "of a part");
         let missing = |round: &mut Round| {
             if is(round, EBPF) {
                 round.crossed_to_memory_back_ns = None;

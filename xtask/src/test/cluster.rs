@@ -155,12 +155,13 @@ fn stale_breakpoint(console: &Path) -> anyhow::Result<Option<String>> {
 /// Races beside a node: the same pod beside the kubelet alone, a bare kill, and the agent. It grows at this rate, in MiB a second,
 /// or as fast as it can for 0.
 pub(super) fn races(rate: &str, report: &mut Report) -> anyhow::Result<()> {
-    if report.passed_before(cluster::RACE) {
+    let name = if rate == "0" { "as fast as it can".to_owned() } else { format!("{rate} MiB/s") };
+    if report.passed_before(&name) {
         return Ok(());
     }
     let tests = BesideANode::build()?;
-    beside_a_node_each(cluster::NODE_KERNEL, vec![cluster::RACE.to_owned()], report, |kubeconfig, name, report| {
-        let mut races = tests.one(kubeconfig, name);
+    beside_a_node_each(cluster::NODE_KERNEL, vec![name], report, |kubeconfig, name, report| {
+        let mut races = tests.one(kubeconfig, cluster::RACE);
         races.env("PLIMSOLL_TEST_RATE", rate).env("PLIMSOLL_TEST_ROUNDS", ROUNDS);
         report.run(name, &mut races);
         Ok(())

@@ -384,13 +384,15 @@ mod tests {
         report.run("it counts", Command::new("sh").args(["-c", "seq 1 40; echo bad >&2; exit 3"]));
         report.run("it is quiet", &mut Command::new("true"));
         report.run("it is there", &mut Command::new("/nowhere/program"));
+        report.run("it measures", Command::new("sh").args(["-c", "echo FIGURE one: 7 s; exit 3"]));
         report.not_run("group x", "it was not asked for");
         let log = report.log("it counts");
         let text = report.closing();
         assert!(text.starts_with("\nFAILED: it counts: ended with exit status: 3\n    30\n    31\n"), "{text}");
         assert!(text.contains(&format!("    40\n    bad\n  the whole log: {}\n", log.display())), "{text}");
         assert!(text.contains("FAILED: it is there: cannot start"), "{text}");
-        assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 2 failed\n"), "{text}");
+        assert!(text.contains("FAILED: it measures: ended with exit status: 3; one: 7 s\n"), "{text}");
+        assert!(text.ends_with("\n0 flaky, 1 not run, 0 machines booted again\n1 passed, 3 failed\n"), "{text}");
         assert_eq!(fs::read_to_string(log).expect("a log").lines().count(), 41);
     }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::services::Serving;
 use crate::services::journal::{Event, Works};
-use plimsoll_inventory::{ConditionState, IncidentKind, PathEnd};
+use plimsoll_inventory::{ConditionState, CoreMessage, IncidentKind, PathEnd};
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
@@ -162,9 +162,11 @@ fn what_is_given_up_before_anything_was_killed_is_not_to_be_reported_any_more_an
         }
         rig.cluster.report(&outbox(vec![eviction(7, Progress::Verified, Some(30))]));
         assert_eq!(rig.given().await.uid, UID);
-        let later = durable::Eviction { is_given_up: true, ..eviction(8, Progress::Decided, None) };
-        rig.cluster.report(&outbox(vec![later]));
-        assert!(rig.decisions.try_recv().is_err(), "the one before was carried out");
+        for is_given_up in [false, true] {
+            let later = durable::Eviction { is_given_up, ..eviction(8, Progress::Decided, Some(30)) };
+            rig.cluster.report(&outbox(vec![later]));
+            assert!(rig.decisions.try_recv().is_err(), "the one before was carried out, and is still to be reported");
+        }
     });
 }
 
@@ -329,27 +331,38 @@ fn sources_that_do_not_work_are_events_of_the_node_but_for_the_api_server() {
 
 #[test]
 fn conditions_are_reported_while_a_core_of_this_agent_acts_and_not_before_and_after() {
-    let mut rig = Rig::new();
-    let reported = rig.cluster.conditions.subscribe();
-    let mut serving = Serving::new(true, true);
-    let is_reported = |serving: &mut Serving, rig: &mut Rig| {
-        serving.report(Some(&mut rig.cluster));
-        reported.borrow().is_some()
-    };
-    let (condition, since) = (kubelet::Condition::MemoryPressure, monotonic());
-    // As the journal has it.
-    serving.outbox.conclude(ConditionState { condition, is_true: true, since, wall_ms: 9, observed: None });
-    assert!(!is_reported(&mut serving, &mut rig), "another agent acts");
-    serving.end_core();
-    assert_eq!(serving.orphaned, None);
-    for _ in 0..2 {
-        serving.acts();
-        assert!(is_reported(&mut serving, &mut rig));
+    run(async {
+        let mut rig = Rig::new();
+        let reported = rig.cluster.conditions.subscribe();
+        let mut serving = Serving::new(true, true);
+        let is_reported = |serving: &mut Serving, rig: &mut Rig| {
+            serving.report(Some(&mut rig.cluster));
+            reported.borrow().is_some()
+        };
+        let (condition, since) = (kubelet::Condition::MemoryPressure, monotonic());
+        let state = ConditionState { condition, is_true: true, since, wall_ms: 9, observed: None };
+        // As the journal has it.
+        serving.outbox.conclude(state);
+        assert!(!is_reported(&mut serving, &mut rig), "another agent acts");
         serving.end_core();
-        assert!(is_reported(&mut serving, &mut rig) && serving.orphaned.is_some(), "the next core may go on with it");
-        serving.leave(Some(&rig.cluster));
-        assert!(!is_reported(&mut serving, &mut rig) && serving.orphaned.is_none());
-    }
+        assert_eq!(serving.orphaned, None);
+        for _ in 0..2 {
+            serving.take_of_core(CoreMessage::Condition(state), None);
+            assert!(is_reported(&mut serving, &mut rig) && serving.orphaned.is_none());
+            serving.end_core();
+            assert!(
+                is_reported(&mut serving, &mut rig) && serving.orphaned.is_some(),
+                "the next core may go on with it"
+            );
+            let later = serving.orphaned;
+            let (way, _of_core) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
+            way.set_nonblocking(true).expect("a socket");
+            serving.begin_core(way.into());
+            assert!(serving.orphaned < later, "one that does not is not waited for as long");
+            serving.leave(Some(&rig.cluster));
+            assert!(!is_reported(&mut serving, &mut rig) && serving.orphaned.is_none());
+        }
+    });
 }
 
 #[test]

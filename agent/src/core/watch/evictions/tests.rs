@@ -440,6 +440,8 @@ fn a_condition_that_the_agent_before_had_holds_for_what_is_left_of_its_period_wh
         scene.watch.disks = Disks::new(configuration.disk_policy());
         let observed = MonotonicNs(monotonic().0.saturating_sub(ago * 1_000_000_000));
         let past = Condition::ALL.map(|condition| Some(said(condition, true, Some(observed))));
+        // It saw one itself while another agent acted.
+        scene.watch.engine.state.take_observed(Condition::MemoryPressure, MonotonicNs(1));
         scene.watch.enforcement.enforcer.as_mut().expect("it acts").evicted = (Vec::new(), past);
         scene.watch.resume_evictions(monotonic());
         scene.sample();

@@ -43,7 +43,7 @@ const COMPARED: usize = 5;
 
 #[test]
 fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
-    let (mut bare, mut beside) = (Vec::new(), Vec::new());
+    let (mut bare, mut beside, mut oom_kills) = (Vec::new(), Vec::new(), 0);
     for round in 0..variable(ROUNDS, 1) {
         let mut sides = [Side::Kubelet, Side::Bare, Side::Agent];
         // So the agent is installed or removed once in each round.
@@ -53,7 +53,7 @@ fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
                 Side::Kubelet | Side::Bare => Turn::without_agent(),
                 Side::Agent => Turn::with_agent(overlay::AS_THE_KUBELET),
             };
-            let outcome = turn.and_then(|turn| fought(&turn, side)).expect("it fills memory");
+            let outcome = turn.and_then(|turn| fought(&turn, side, &mut oom_kills)).expect("it fills memory");
             match side {
                 Side::Kubelet => {}
                 Side::Bare => bare.push(outcome.times().expect("it was killed")),
@@ -123,7 +123,7 @@ impl Side {
 /// What came of it.
 struct Outcome {
     freed_by: &'static str,
-    /// How often the kernel counts that the OOM killer killed.
+    /// How often the OOM killer killed, by the kernel's count.
     oom_kills: u64,
     /// From less than 200 MiB available until there were again.
     short: Duration,
@@ -157,8 +157,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Has a pod fill memory, and looks on.
-fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
+/// Has a pod fill memory, and looks on. `oom_kills`: how many the node has counted until then, and after it.
+fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     let kind = side.condition();
     for name in BYSTANDERS {
         turn.create(&pod(name, &IDLE))?;
@@ -207,7 +207,9 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
         removed.and_then(Answer::object)?;
     }
     let figures = |what: &str, key: &str| figures(&console.lines, what, key);
-    let oom_kills = figures("oom-kills", "count");
+    let before = *oom_kills;
+    *oom_kills = figures("oom-kills", "count").last().copied().unwrap_or(before);
+    let oom_kills = *oom_kills - before;
     let (from, to) = (figures("low", "at"), figures("back", "at"));
     let (from, to) = from.first().zip(to.last()).context("both are on the console")?;
     let acted = match side {
@@ -220,7 +222,7 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
         // By the host's clock since the console's line was read, which is later than what it says by a few milliseconds.
         visible = Some(after.checked_sub(between(*from, at)).context("the condition was seen before it was written")?);
     }
-    let freed_by = freed_by(turn, side, !oom_kills.is_empty())?;
+    let freed_by = freed_by(turn, side, oom_kills > 0)?;
     if freed_by == "plimsoll" {
         let message = &view::stored(turn, "grower")?["status"]["message"];
         let has = message.as_str().is_some_and(|it| it.contains(&format!("Threshold quantity: {THRESHOLD},")));
@@ -228,7 +230,7 @@ fn fought(turn: &Turn, side: Side) -> Result<Outcome> {
     }
     let outcome = Outcome {
         freed_by,
-        oom_kills: oom_kills.last().copied().unwrap_or_default(),
+        oom_kills,
         short: between(*from, *to),
         freed: acted.map(|at| between(at, *to)),
         bystanders: BYSTANDERS.into_iter().filter(|name| !turn.runs_on(name)).collect(),
