@@ -11,7 +11,6 @@ use crate::{NODES, agent, cluster};
 const OTHER_POD: &str = "the agent evicts pods of its own node alone";
 const CRITICAL: &str = "the agent evicts no critical or static pods";
 const WITHOUT_UID: &str = "the agent deletes a pod by its UID alone";
-const AT_ONCE: &str = "the agent deletes a pod with a grace period alone";
 const OTHER_PHASE: &str = "the agent reports a pod as evicted, and nothing else of it";
 const OTHER_STATUS: &str = "of a pod's status the agent changes phase, reason, message and conditions alone";
 const OTHER_CONDITION: &str = "of a pod's conditions the agent changes DisruptionTarget alone";
@@ -120,11 +119,6 @@ fn a_token_removes_pods_of_its_own_node_by_their_uid() {
     let by =
         |preconditions: &Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     let by_uid = |pod: &Value| by(&json!({"uid": pod["metadata"]["uid"]}));
-    let with_grace = |pod: &Value, seconds: u32| {
-        let mut options = by_uid(pod);
-        options["gracePeriodSeconds"] = seconds.into();
-        options
-    };
     let remove = |what, path: &str, body, outcome| Attempt {
         what,
         user: &agent,
@@ -138,9 +132,7 @@ fn a_token_removes_pods_of_its_own_node_by_their_uid() {
         remove("a pod of another node", "/removed-other", by_uid(&other), Refused(OTHER_POD)),
         remove("a critical pod", "/removed-critical", by_uid(&critical), Refused(CRITICAL)),
         remove("a pod by its name", "/removed-own", by(&none), Refused(WITHOUT_UID)),
-        remove("a pod at once", "/removed-own", with_grace(&own, 0), Refused(AT_ONCE)),
-        remove("a pod with its own grace period", "/removed-own", by_uid(&own), Refused(AT_ONCE)),
         remove("all pods", "", by(&none), NoRight),
-        remove("a pod of its own node", "/removed-own", with_grace(&own, 1), Done),
+        remove("a pod of its own node", "/removed-own", by_uid(&own), Done),
     ]);
 }
