@@ -68,11 +68,12 @@ impl Seen {
             && let Some(pod) = largest()?
         {
             machine::set(pod.join("cgroup.kill"), "1")?;
+            let sent = send(&request);
             fs::remove_file(KILL)?;
             println!("NODE killed at={at}");
             let unsent =
                 |error: &anyhow::Error| println!("NODE cannot send what a bare kill is reported by: {error:#}");
-            self.sent = send(&request).inspect_err(unsent).ok();
+            self.sent = sent.inspect_err(unsent).ok();
         }
         if oom_kills != self.oom_kills {
             println!("NODE oom-kills at={at} count={oom_kills}");

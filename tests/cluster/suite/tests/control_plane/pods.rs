@@ -11,6 +11,7 @@ use crate::{NODES, agent, cluster};
 const OTHER_POD: &str = "the agent evicts pods of its own node alone";
 const CRITICAL: &str = "the agent evicts no critical or static pods";
 const WITHOUT_UID: &str = "the agent deletes a pod by its UID alone";
+const AT_ONCE: &str = "the agent deletes no running pod at once";
 const OTHER_PHASE: &str = "the agent reports a pod as evicted, and nothing else of it";
 const OTHER_STATUS: &str = "of a pod's status the agent changes phase, reason, message and conditions alone";
 const OTHER_CONDITION: &str = "of a pod's conditions the agent changes DisruptionTarget alone";
@@ -78,7 +79,7 @@ fn attempt<'a>(
 
 #[test]
 fn a_token_marks_pods_of_its_own_node_as_evicted_and_nothing_else() {
-    let (agent, none) = (agent(NODES[0]), json!({}));
+    let ([agent, of_other], none) = (NODES.map(agent), json!({}));
     let own = pod("own", NODES[0], &none, &none);
     let other = pod("other", NODES[1], &none, &none);
     let critical = pod("critical", NODES[0], &none, &json!({"priorityClassName": "system-node-critical"}));
@@ -94,6 +95,7 @@ fn a_token_marks_pods_of_its_own_node_as_evicted_and_nothing_else() {
     let removed_annotation = json!({ANNOTATION: "", OF_AUTHOR: null});
     expect_all(&[
         attempt(&agent, "a pod of another node", &other, &none, &none, Refused(OTHER_POD)),
+        attempt(&of_other, "a pod of the first node", &own, &none, &none, Refused(OTHER_POD)),
         attempt(&agent, "a critical pod", &critical, &none, &none, Refused(CRITICAL)),
         attempt(&agent, "a static pod", &of_file, &none, &none, Refused(CRITICAL)),
         with_status("as done", "phase", json!("Succeeded"), Refused(OTHER_PHASE)),
@@ -112,27 +114,38 @@ fn a_token_marks_pods_of_its_own_node_as_evicted_and_nothing_else() {
 
 #[test]
 fn a_token_removes_pods_of_its_own_node_by_their_uid() {
-    let (agent, none) = (agent(NODES[0]), json!({}));
+    let ([agent, of_other], none) = (NODES.map(agent), json!({}));
     let own = pod("removed-own", NODES[0], &none, &none);
+    let over = pod("removed-over", NODES[0], &none, &none);
     let other = pod("removed-other", NODES[1], &none, &none);
     let critical = pod("removed-critical", NODES[0], &none, &json!({"priorityClassName": "system-node-critical"}));
     let by =
         |preconditions: &Value| json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
     let by_uid = |pod: &Value| by(&json!({"uid": pod["metadata"]["uid"]}));
-    let remove = |what, path: &str, body, outcome| Attempt {
+    let with_grace = |pod: &Value, seconds: u32| {
+        let mut options = by_uid(pod);
+        options["gracePeriodSeconds"] = seconds.into();
+        options
+    };
+    let remove_as = |user, what, path: &str, body, outcome| Attempt {
         what,
-        user: &agent,
+        user,
         method: "DELETE",
         path: format!("{PODS}{path}"),
         format: Format::Json,
         body,
         outcome,
     };
+    let remove = |what, path: &str, body, outcome| remove_as(&agent, what, path, body, outcome);
     expect_all(&[
+        remove_as(&of_other, "a pod of the first node", "/removed-own", by_uid(&own), Refused(OTHER_POD)),
         remove("a pod of another node", "/removed-other", by_uid(&other), Refused(OTHER_POD)),
         remove("a critical pod", "/removed-critical", by_uid(&critical), Refused(CRITICAL)),
         remove("a pod by its name", "/removed-own", by(&none), Refused(WITHOUT_UID)),
         remove("all pods", "", by(&none), NoRight),
-        remove("a pod of its own node", "/removed-own", by_uid(&own), Done),
+        remove("a pod at once", "/removed-own", with_grace(&own, 0), Refused(AT_ONCE)),
+        remove("a pod of its own node", "/removed-own", with_grace(&own, 1), Done),
+        attempt(&agent, "a pod that is over from then on", &over, &none, &none, Done),
+        remove("a pod that is over", "/removed-over", with_grace(&over, 1), Done),
     ]);
 }

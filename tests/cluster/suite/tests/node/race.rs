@@ -127,7 +127,7 @@ struct Outcome {
     oom_kills: u64,
     /// From less than 200 MiB available until there were again.
     short: Duration,
-    /// The same from the crossing that the agent saw, or from the bare kill.
+    /// The same from the crossing for which the agent acted, by the kernel's event where it has one, or from the bare kill.
     freed: Option<Duration>,
     /// Those that did not run on.
     bystanders: Vec<&'static str>,
@@ -147,7 +147,7 @@ impl fmt::Display for Outcome {
         let Self { freed_by, oom_kills, short, freed, bystanders, visible } = self;
         write!(f, "memory freed by {freed_by} after {:.2} s, ", short.as_secs_f64())?;
         if let Some(freed) = freed {
-            write!(f, "{} ms of which after it acted, ", freed.as_millis())?;
+            write!(f, "{} ms of which after the crossing, ", freed.as_millis())?;
         }
         write!(f, "{oom_kills} OOM kills, {} of {} bystanders lost", bystanders.len(), BYSTANDERS.len())?;
         match visible {
@@ -275,11 +275,12 @@ kill $!"
     )
 }
 
-/// When the agent saw the first crossing for which it acted, in milliseconds since the machine's boot.
+/// When the first threshold was crossed for which the agent acted, in milliseconds since the machine's boot: by the event of the
+/// kernel, before the agent was awake, or when it was, where what it read was the first to show that.
 fn crossing(console: &Console) -> Option<u64> {
     let is_acting = |it: &Value| it["actions"].as_array().is_some_and(|actions| !actions.is_empty());
     let mut acting = view::records(&console.lines).filter(is_acting);
-    acting.find_map(|it| Some(it["awake_ns"].as_u64()? / 1_000_000))
+    acting.find_map(|it| Some(it["crossed_ns"].as_u64().or_else(|| it["awake_ns"].as_u64())? / 1_000_000))
 }
 
 /// The OOM killer where it killed at all: what was evicted afterwards freed nothing.
