@@ -121,7 +121,9 @@ impl Cluster {
         let path =
             format!("/api/v1/namespaces/plimsoll/pods?fieldSelector=spec.nodeName={node}&labelSelector={AGENTS}");
         wait_for(&format!("the DaemonSet has a pod on {node}"), Duration::from_mins(1), || {
-            Ok(self.api.get(&path)?.object()?["items"].as_array().and_then(|pods| pods.first().cloned()))
+            // Beside the one that it replaces, for a moment.
+            let stays = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+            Ok(self.api.get(&path)?.object()?["items"].as_array().and_then(|pods| pods.iter().find(stays).cloned()))
         })
     }
 
