@@ -10,14 +10,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
+use plimsoll_inventory::SLOTS;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::CgroupId;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// Watches at a time. Each keeps an inode of the kernel's, some 1 KiB, and counts against `fs.inotify.max_user_watches` of
-/// root. Workloads beyond are noticed when figures are read.
-pub(super) const MOST_WATCHES: usize = 1024;
+/// Watches at a time: one for each workload that there is a row for. Each keeps an inode of the kernel's, some 1 KiB, and counts
+/// against `fs.inotify.max_user_watches` of root. Workloads beyond that are noticed when figures are read.
+pub(super) const MOST_WATCHES: usize = SLOTS;
 /// What one read takes of events.
 const BUFFER: usize = 4096;
 

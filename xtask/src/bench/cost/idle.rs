@@ -74,7 +74,7 @@ fn surroundings(idle: &Idle) -> Vec<At> {
 }
 
 fn name(at: At) -> String {
-    if at.storm { "a storm".into() } else { format!("{} workloads", at.workloads) }
+    format!("{}{} workloads", if at.storm { "a storm, " } else { "" }, at.workloads)
 }
 
 /// What has to hold of them.
@@ -327,22 +327,25 @@ mod tests {
         assert!(claims(&without, &ALONE).is_empty());
     }
 
+    /// How a row on a part of the agent in a storm begins.
+    const STORM: &str = "| a storm, 0 workloads | `";
+
     #[test]
     fn figures_are_of_a_second_and_of_a_minute() {
         let text = table(&idle(|_| ()));
         let expected =
             "| 0 workloads | plimsoll-ebpf | 1.00 [1.00, 1.00] | 60.0 [60.0, 60.0] | 12.0 | 3.00 | 30.0 | 40 |";
         assert!(text.lines().any(|line| line == expected), "{text}");
-        let threads: Vec<&str> = text.lines().filter(|line| line.starts_with("| a storm | `")).collect();
-        assert_eq!(threads, ["| a storm | `core core` | 0.75 | - |", "| a storm | `run watchdog` | 0.25 | - |"]);
+        let threads: Vec<&str> = text.lines().filter(|line| line.starts_with(STORM)).collect();
+        let expected = ["core core` | 0.75 | - |", "run watchdog` | 0.25 | - |"];
+        assert_eq!(threads, expected.map(|rest| format!("{STORM}{rest}")));
         let text = table(&idle(|window| {
             window["threads_cpu_ns"] = json!({"core core": 30_000_000});
             window["processes_pss_bytes"] = json!({"core": 8 << 20, "run": 4 << 20});
         }));
-        let of_parts: Vec<&str> = text.lines().filter(|line| line.starts_with("| a storm | `")).collect();
-        let pss = ["| a storm | `core` | 8.00 |", "| a storm | `run` | 4.00 |"];
-        let threads = ["| a storm | `core core` | 0.75 | 45.0 |", "| a storm | `run watchdog` | 0.25 | - |"];
-        assert_eq!(of_parts, [threads, pss].concat());
+        let of_parts: Vec<&str> = text.lines().filter(|line| line.starts_with(STORM)).collect();
+        let expected = ["core core` | 0.75 | 45.0 |", "run watchdog` | 0.25 | - |", "core` | 8.00 |", "run` | 4.00 |"];
+        assert_eq!(of_parts, expected.map(|rest| format!("{STORM}{rest}")));
         assert!(text.ends_with("\nVersions: earlyoom 1.8.\n"), "{text}");
     }
 }

@@ -32,7 +32,7 @@ const THRESHOLD: u64 = 64 * MIB;
 /// What there is of workloads, without processes in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Workloads {
-    /// Cgroups in the slice of the workloads, which the agent knows by that. Also measured in a storm.
+    /// Cgroups in the slice of the workloads, which the agent knows by that. Also measured in storms.
     Cgroups,
     /// Pods, which the agent has a list of, with thresholds on the kubelet's disk. Beside a containerd.
     Pods,
@@ -110,9 +110,9 @@ pub(super) fn measure(kind: Workloads, windows: usize, workloads: &[u32], out: &
     allow_files_of_the_unit()?;
     let (machine, versions) = (Machine::here()?, bench::versions()?);
     let mut measured = Measured { cell: kind.cell(), machine, versions, windows: Vec::new() };
-    // The storm is the first of all, when there are no workloads.
-    let storm = (kind == Workloads::Cgroups).then_some((0, true));
-    let turns: Vec<(u32, bool)> = storm.into_iter().chain(workloads.iter().map(|count| (*count, false))).collect();
+    let storms: &[bool] = if kind == Workloads::Cgroups { &[true, false] } else { &[false] };
+    let turns: Vec<(u32, bool)> =
+        workloads.iter().flat_map(|count| storms.iter().map(|is_storm| (*count, *is_storm))).collect();
     println!("PLAN {}", windows * kind.watchers().len() * turns.len());
     let _disk = if kind == Workloads::Pods {
         let disk = pods::disk()?;
