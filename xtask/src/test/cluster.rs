@@ -24,6 +24,8 @@ const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
 const OUTAGES: [&str; 5] = ["dry_run", "kill_switch", "outages", "removal", "upgrade"];
 const SIGNALS: [&str; 7] = ["allocatable", "disks", "figures", "many", "pids", "standard", "tokens"];
 const ORDER: [&str; 3] = ["crowd", "priorities", "refusals"];
+/// And the one that is a group of its own.
+const KUBELETS: &str = "kubelets";
 /// The kernel of the suite whose containerd is 2.0 or later, and the modules that run beside it: of these the first one nowhere
 /// else, as a kubelet has user namespaces with that alone.
 pub(super) const NEWEST: &str = "7.2";
@@ -72,7 +74,7 @@ pub(super) fn needs_with_newest(_: &[&str]) -> anyhow::Result<Vec<Need>> {
 /// The tests beside a node but for [`signals`], [`outages`] and [`order`], and those that need a newer one.
 pub(super) fn evictions(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     let is_elsewhere = |module: &str| {
-        [&SIGNALS[..], &OUTAGES, &ORDER, &WITH_NEWEST[..1]].iter().any(|modules| modules.contains(&module))
+        [&SIGNALS[..], &OUTAGES, &ORDER, &WITH_NEWEST[..1], &[KUBELETS]].iter().any(|modules| modules.contains(&module))
     };
     beside_a_node_where(cluster::NODE_KERNEL, |module| !is_elsewhere(module), report)
 }
@@ -95,6 +97,11 @@ pub(super) fn outages(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
 /// Those of many pods and of the order in which several go, and those in which the API server refuses what the agent writes.
 pub(super) fn order(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     beside_a_node_where(cluster::NODE_KERNEL, |module| ORDER.contains(&module), report)
+}
+
+/// The pod of the races beside the kubelet alone, as it can be configured beside its defaults.
+pub(super) fn kubelets(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
+    beside_a_node_where(cluster::NODE_KERNEL, |module| module == KUBELETS, report)
 }
 
 /// The tests in these modules beside a node with this kernel.

@@ -50,6 +50,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(beside("signals", 60, cluster::signals));
             groups.push(beside("outages", 60, cluster::outages));
             groups.push(beside("order", 45, cluster::order));
+            groups.push(beside("kubelets", 40, cluster::kubelets));
             groups.push(beside("race-50", 40, |_, report| cluster::races("50", report)));
             groups.push(beside("race-200", 40, |_, report| cluster::races("200", report)));
             groups.push(beside("race-unbounded", 40, |_, report| cluster::races("0", report)));

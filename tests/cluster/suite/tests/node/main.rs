@@ -1,5 +1,5 @@
 //! The agent as it is installed on a real node, beside a kubelet: `cargo xtask test --long
-//! cluster-6.12 signals-6.12 outages-6.12 order-6.12 cluster-7.2` runs these.
+//! cluster-6.12 signals-6.12 outages-6.12 order-6.12 kubelets-6.12 cluster-7.2` runs these.
 //!
 //! The node is a virtual machine with containerd and a kubelet, without hardware virtualisation, so that times are bounded
 //! generously, and what is asserted is what the API has in the end and in which order. There is one node: each test has it
@@ -16,6 +16,7 @@ mod dry_run;
 mod eviction;
 mod figures;
 mod kill_switch;
+mod kubelets;
 mod limits;
 mod many;
 mod outages;

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::timeline::Timeline;
 use crate::turn::Turn;
-use crate::view::{self, IDLE, condition, pod, pod_that_takes};
+use crate::view::{self, IDLE, condition, ends, pod, pod_that_takes};
 use crate::{CONDITION, NODE, PATIENCE, overlay, service_manager};
 
 /// The variables with how fast the pod grows, in MiB a second, and how often it is run: as fast as it can and once without.
 const RATE: &str = "PLIMSOLL_TEST_RATE";
-const ROUNDS: &str = "PLIMSOLL_TEST_ROUNDS";
+pub(crate) const ROUNDS: &str = "PLIMSOLL_TEST_ROUNDS";
 /// evictionHard of the kubelet for memory.available, as `tests/vm/guest/src/kubelet.rs` has it.
 const THRESHOLD: &str = "101Mi";
 /// What must not be evicted: they do not grow, and use less than they request.
@@ -50,18 +50,18 @@ fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
         sides.rotate_right(usize::from(round % 2 == 1));
         for side in sides {
             let turn = match side {
-                Side::Kubelet | Side::Bare => Turn::without_agent(),
                 Side::Agent => Turn::with_agent(overlay::AS_THE_KUBELET),
+                _ => Turn::without_agent(),
             };
             let outcome = turn.and_then(|turn| fought(&turn, side, &mut oom_kills)).expect("it fills memory");
             match side {
-                Side::Kubelet => {}
                 Side::Bare => bare.push(outcome.times().expect("it was killed")),
                 Side::Agent => {
                     let lost = (outcome.freed_by, outcome.oom_kills, &outcome.bystanders[..]);
                     assert_eq!(lost, ("plimsoll", 0, &[][..]), "{outcome}");
                     beside.push(outcome.times().expect("the condition is seen, and what it was evicted for"));
                 }
+                _ => {}
             }
         }
     }
@@ -80,7 +80,7 @@ fn with_the_agent_nothing_is_killed_for_memory_but_the_pod_that_grew() {
 }
 
 /// A number in the environment.
-fn variable(name: &str, otherwise: u32) -> u32 {
+pub(crate) fn variable(name: &str, otherwise: u32) -> u32 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} has {text:?}")))
 }
 
@@ -93,8 +93,12 @@ fn p90(all: impl Iterator<Item = Duration>) -> Duration {
 
 /// What is there beside the pod that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub(crate) enum Side {
     Kubelet,
+    /// The kernel notifies the kubelet.
+    Notified,
+    /// Pods may take less together than the machine has, so that it need not be short of memory before one ends.
+    Reserving,
     /// A kill and a patch at the threshold, without a decision. The patch goes the agent's way: from a process of the node
     /// that has a connection to the API server already.
     Bare,
@@ -105,6 +109,8 @@ impl Side {
     const fn name(self) -> &'static str {
         match self {
             Self::Kubelet => "the kubelet alone",
+            Self::Notified => "the kubelet alone, with kernelMemcgNotification",
+            Self::Reserving => "the kubelet alone, with reservations",
             Self::Bare => "a bare cgroup.kill and PATCH",
             Self::Agent => "with the agent",
         }
@@ -113,7 +119,7 @@ impl Side {
     /// The condition that reports it.
     const fn condition(self) -> &'static str {
         match self {
-            Self::Kubelet => "MemoryPressure",
+            Self::Kubelet | Self::Notified | Self::Reserving => "MemoryPressure",
             Self::Bare => PATCHED,
             Self::Agent => CONDITION,
         }
@@ -121,12 +127,12 @@ impl Side {
 }
 
 /// What came of it.
-struct Outcome {
-    freed_by: &'static str,
+pub(crate) struct Outcome {
+    pub(crate) freed_by: &'static str,
     /// How often the OOM killer killed, by the kernel's count.
     oom_kills: u64,
-    /// From less than 200 MiB available until there were again.
-    short: Duration,
+    /// From less than 200 MiB available until there were again. Absent where there always were.
+    short: Option<Duration>,
     /// The same from the crossing for which the agent acted, by the kernel's event where it has one, or from the bare kill.
     freed: Option<Duration>,
     /// Those that did not run on.
@@ -145,7 +151,10 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { freed_by, oom_kills, short, freed, bystanders, visible } = self;
-        write!(f, "memory freed by {freed_by} after {:.2} s, ", short.as_secs_f64())?;
+        match short {
+            Some(short) => write!(f, "memory freed by {freed_by} after {:.2} s, ", short.as_secs_f64())?,
+            None => write!(f, "the pod ended by {freed_by} while the node had memory, ")?,
+        }
         if let Some(freed) = freed {
             write!(f, "{} ms of which after the crossing, ", freed.as_millis())?;
         }
@@ -158,7 +167,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Has a pod fill memory, and looks on. `oom_kills`: how many the node has counted until then, and after it.
-fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
+pub(crate) fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     let kind = side.condition();
     for name in BYSTANDERS {
         turn.create(&pod(name, &IDLE))?;
@@ -175,16 +184,24 @@ fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     grower["spec"]["restartPolicy"] = "Never".into();
     turn.create(&grower)?;
     let created = Instant::now();
-    while figures(console.read()?, "low", "at").is_empty() {
+    let is_short = loop {
+        if !figures(console.read()?, "low", "at").is_empty() {
+            break true;
+        }
+        if side == Side::Reserving && ends(&view::stored(turn, "grower")?) {
+            break false;
+        }
         ensure!(created.elapsed() < PATIENCE, "it does not fill memory");
         thread::sleep(AT_FIRST);
-    }
+    };
     let (low, mut timeline) = (Instant::now(), Timeline::begin());
-    timeline.note("memory", "short".into());
-    let (mut back, mut visible): (Option<Instant>, _) = (None, None);
+    if is_short {
+        timeline.note("memory", "short".into());
+    }
+    let (mut back, mut visible): (Option<Instant>, _) = ((!is_short).then_some(low), None);
     let is_over = |back: Option<Instant>, is_visible: bool| match side {
         Side::Bare => back.is_some() && is_visible,
-        Side::Kubelet | Side::Agent => back.is_some_and(|at| at.elapsed() >= AFTERWARDS),
+        _ => back.is_some_and(|at| at.elapsed() >= AFTERWARDS),
     };
     while !is_over(back, visible.is_some()) && low.elapsed() < PATIENCE {
         if visible.is_none() && condition(turn, kind)?.is_some_and(|it| it["status"] == "True") {
@@ -211,16 +228,19 @@ fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     *oom_kills = figures("oom-kills", "count").last().copied().unwrap_or(before);
     let oom_kills = *oom_kills - before;
     let (from, to) = (figures("low", "at"), figures("back", "at"));
-    let (from, to) = from.first().zip(to.last()).context("both are on the console")?;
+    let short = match (is_short, from.first(), to.last()) {
+        (true, from, to) => Some(from.copied().zip(to.copied()).context("both are on the console")?),
+        (false, ..) => None,
+    };
     let acted = match side {
-        Side::Kubelet => None,
         Side::Bare => figures("killed", "at").first().copied(),
         Side::Agent => crossing(&console),
+        _ => None,
     };
     let between = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
-    if let Some((after, at)) = visible.zip(acted) {
+    if let Some(((after, at), (from, _))) = visible.zip(acted).zip(short) {
         // By the host's clock since the console's line was read, which is later than what it says by a few milliseconds.
-        visible = Some(after.checked_sub(between(*from, at)).context("the condition was seen before it was written")?);
+        visible = Some(after.checked_sub(between(from, at)).context("the condition was seen before it was written")?);
     }
     let freed_by = freed_by(turn, side, oom_kills > 0)?;
     if freed_by == "plimsoll" {
@@ -231,8 +251,8 @@ fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     let outcome = Outcome {
         freed_by,
         oom_kills,
-        short: between(*from, *to),
-        freed: acted.map(|at| between(at, *to)),
+        short: short.map(|(from, to)| between(from, to)),
+        freed: acted.zip(short).map(|(at, (_, to))| between(at, to)),
         bystanders: BYSTANDERS.into_iter().filter(|name| !turn.runs_on(name)).collect(),
         visible,
     };

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::wait_for;
 use serde_json::{Value, json};
 
-use crate::PATIENCE;
 use crate::turn::Turn;
 use crate::view::{self, add, mount_run, pod};
+use crate::{NODE, PATIENCE};
 
 /// What the node's own programs need of it, by where they look for it.
 const NEEDED: [(&str, &str, &str); 4] = [
@@ -44,15 +44,38 @@ pub(crate) fn start(turn: &Turn, name: &str, words: &[&str]) -> Result<()> {
     .context("by systemd-run")
 }
 
+/// Where the node's kubelet has its configuration (`tests/vm/guest/src/kubelet.rs`).
+const CONFIGURATION: &str = "/etc/kubernetes/kubelet.yaml";
+
 /// Restarts the kubelet, and waits until another one answers.
 pub(crate) fn restart_kubelet(turn: &Turn) -> Result<()> {
+    restart_kubelet_after(turn, ":")
+}
+
+/// Restarts the kubelet with its configuration as it was first and this line, which may be empty, and waits until it says that it
+/// has this, as JSON, in this field.
+pub(crate) fn reconfigure_kubelet(turn: &Turn, line: &str, field: &str, expected: Option<&str>) -> Result<()> {
+    let (as_it_was, new) = (format!("{CONFIGURATION}.as-it-was"), format!("{CONFIGURATION}.new"));
+    let change = format!(
+        "test -e {as_it_was} || cp {CONFIGURATION} {as_it_was}; cat {as_it_was} > {new}; echo '{line}' >> {new}; \
+         mv {new} {CONFIGURATION}"
+    );
+    restart_kubelet_after(turn, &change)?;
+    let configuration = turn.api.get(&format!("/api/v1/nodes/{NODE}/proxy/configz"))?.object()?;
+    let found = configuration["kubeletconfig"].pointer(field).map(Value::to_string);
+    ensure!(found.as_deref() == expected, "the kubelet has {found:?} in {field}");
+    Ok(())
+}
+
+/// Restarts the kubelet once the node's shell has done this.
+fn restart_kubelet_after(turn: &Turn, command: &str) -> Result<()> {
     let begun = || -> Option<String> {
         let metrics = turn.kubelet().ok()?.get("/metrics").ok()?.object().ok()?;
         let mut lines = metrics.as_str()?.lines();
         lines.find(|line| line.starts_with("process_start_time_seconds ")).map(str::to_owned)
     };
     let before = begun().context("the kubelet does not say since when it runs")?;
-    let script = format!("sleep {AFTER}; systemctl restart kubelet.service");
+    let script = format!("PATH=/usr/bin; sleep {AFTER}; {command}; systemctl restart kubelet.service");
     start(turn, "restarts", &["/usr/bin/sh", "-c", &script])?;
     wait_for("another kubelet answers", PATIENCE, || Ok(begun().filter(|begun| *begun != before).map(drop)))
 }
