@@ -1,4 +1,4 @@
-//! The code that the core does not run once it watches, as the program is linked (`apart.ld`).
+//! The code that the core does not run once it watches, and constants that it does not read, as the program is linked (`apart.ld`).
 #![expect(unsafe_code, reason = "the linker gives addresses as variables that are never read")]
 
 use std::ops::Range;
@@ -6,11 +6,22 @@ use std::ops::Range;
 unsafe extern "C" {
     static plimsoll_apart_begin: u8;
     static plimsoll_apart_end: u8;
+    static plimsoll_apart_constants_begin: u8;
+    static plimsoll_apart_constants_end: u8;
 }
 
-/// Where it is in memory.
-pub(crate) fn code() -> Range<usize> {
+/// Where both are in memory.
+pub(crate) fn parts() -> [Range<usize>; 2] {
+    [code(), constants()]
+}
+
+fn code() -> Range<usize> {
     let [begin, end] = [&raw const plimsoll_apart_begin, &raw const plimsoll_apart_end];
+    begin.addr()..end.addr()
+}
+
+fn constants() -> Range<usize> {
+    let [begin, end] = [&raw const plimsoll_apart_constants_begin, &raw const plimsoll_apart_constants_end];
     begin.addr()..end.addr()
 }
 
@@ -27,5 +38,11 @@ mod tests {
         assert!(
             !has(crate::core::main as fn(_) -> _ as *const ()) && !has(plimsoll_node::clock::monotonic as *const ())
         );
+    }
+
+    /// Of 150 KiB are the points that signatures are computed with.
+    #[test]
+    fn constants_of_cryptography_are_in_it() {
+        assert!(constants().len() > 150 << 10, "{:?}", constants());
     }
 }

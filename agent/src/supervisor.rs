@@ -331,7 +331,7 @@ impl Supervisor {
             configuration,
         };
         // What it needs from here on it has when it starts the first core; that is what stays.
-        program::let_go_of_start();
+        program::let_go();
         let locked = [small_pages, lock::all_on_fault()].into_iter().filter_map(Result::err);
         let apart = priority::die_one_by_one(CGROUP_ROOT.as_ref(), &Protected::read().own);
         for trouble in locked.chain([priority::set_oom_score_adj(OOM_SCORE), apart].into_iter().filter_map(Result::err))

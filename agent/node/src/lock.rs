@@ -11,11 +11,11 @@ use rustix::thread::disable_transparent_huge_pages;
 const STACK: usize = 256 << 10;
 
 /// Locks all memory that this process has and will have, and brings it in, but for the tables of the program that are
-/// not read any more unless it panics, and for `code` of it, which this process does not run any more.
+/// not read any more unless it panics, and for these parts of its code and constants, which this process does not use any more.
 ///
 /// What comes later counts against the limit of locked memory as soon as CAP_IPC_LOCK is given up, and every allocation
 /// beyond it would fail: where that limit cannot be raised, only what there is now is locked.
-pub fn all(code: &Range<usize>) -> Result<Locked, NodeError> {
+pub fn all(unused: &[Range<usize>]) -> Result<Locked, NodeError> {
     let unlimited = Rlimit { current: None, maximum: None };
     let later = match setrlimit(Resource::Memlock, unlimited) {
         Ok(()) => MlockAllFlags::FUTURE,
@@ -23,7 +23,7 @@ pub fn all(code: &Range<usize>) -> Result<Locked, NodeError> {
     };
     mlockall(MlockAllFlags::CURRENT | later).map_err(refused)?;
     program::let_go_of_tables();
-    program::let_go_of_code(code);
+    unused.iter().for_each(program::let_go_of_part);
     Ok(Locked { later })
 }
 

@@ -22,10 +22,10 @@ const DT_RELASZ: usize = 8;
 /// Addresses in this process.
 type Part = Range<usize>;
 
-/// Gives all of this program's code and constants back once the start is over: what is used from then on is mapped again as
-/// it is used, and what the start alone has used, which is most of it, can be reclaimed. For a process that may wait for
-/// a disk; locked parts stay.
-pub fn let_go_of_start() {
+/// Gives all of this program's code and constants back, once the start is over or something rare was done: what is used from
+/// then on is mapped again as it is used, and what that alone has used can be reclaimed. For a process that may wait for a disk;
+/// locked parts stay.
+pub fn let_go() {
     if let Some(program) = Program::find() {
         program.mapped_without(PF_W).for_each(|part| give_back(&part));
     }
@@ -37,10 +37,10 @@ pub(crate) fn let_go_of_tables() {
     tables().iter().flatten().for_each(let_go_of);
 }
 
-/// The same of this part of its code. What is no code of it is left alone.
-pub(crate) fn let_go_of_code(part: &Part) {
-    let is_code = |code: Part| code.start <= part.start && part.end <= code.end;
-    if Program::find().is_some_and(|program| program.mapped_without(PF_W).any(is_code)) {
+/// The same of this part of its code or constants. What is none of it is left alone.
+pub(crate) fn let_go_of_part(part: &Part) {
+    let holds_it = |mapped: Part| mapped.start <= part.start && part.end <= mapped.end;
+    if Program::find().is_some_and(|program| program.mapped_without(PF_W).any(holds_it)) {
         let_go_of(part);
     }
 }
@@ -200,7 +200,7 @@ mod tests {
         assert!(present() < pages.len() / page / 2);
         assert_eq!(read(), before);
         assert!(present() > pages.len() / page / 2);
-        let_go_of_start();
+        let_go();
         assert!(present() < pages.len() / page / 2);
         assert_eq!(read(), before);
     }

@@ -66,7 +66,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     #[cfg(feature = "fault-injection")]
     crate::hostile::start(hostile)?;
     let (log, level) = arguments.start_log(configuration.machine.log_format, troubles)?;
-    program::let_go_of_start();
+    program::let_go();
     runtime.block_on(async {
         tokio::select! {
             () = signals.end(&log, level) => Ok(()),

@@ -451,7 +451,7 @@ fn slow_sample(kind: Kind, configuration: &Configuration) -> Option<Duration> {
 /// Locks memory, raises this thread, and gives up what was needed for the start only. Gives the worker that writes to
 /// cgroups' files, which has a higher priority than this thread, so that a freeze is written as soon as it is requested.
 fn settle(troubles: &mut Vec<String>) -> anyhow::Result<(Worker, Locked)> {
-    let locked = lock::all(&crate::apart::code()).unwrap_or_else(|error| {
+    let locked = lock::all(&crate::apart::parts()).unwrap_or_else(|error| {
         troubles.push(error.to_string());
         Locked::default()
     });

@@ -8,7 +8,7 @@ use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use plimsoll_inventory::Protected;
@@ -37,6 +37,9 @@ const RECHECK: Duration = Duration::from_mins(2);
 /// Without a trace, so long after the core wakes it the watching thread's records are reported: a victim may need the only CPU
 /// on which it can die. So much later are some hundred records at most, of many more that the queue has room for.
 const BATCHED: Duration = Duration::from_millis(20);
+/// A thread that was woken gives back what it has used of the program, unless it did so less than this ago: the most of what
+/// stands in memory at rest would be what was reported last.
+const GIVEN_BACK: Duration = Duration::from_secs(30);
 /// How long the end waits until the log is read; the supervisor waits a little longer.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -101,7 +104,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<()> {
     for trouble in trouble.into_iter().chain(unconfined).chain(untraced) {
         tracing::warn!("{trouble}");
     }
-    program::let_go_of_start();
+    program::let_go();
     runtime.block_on(async {
         run(socket.into(), Arc::new(Mutex::new(reporter)), address, signals.end(&log, level)).await
     })?;
@@ -188,9 +191,14 @@ impl Reader {
         let log = tracing::dispatcher::get_default(Clone::clone);
         let report = move || {
             let _log = tracing::dispatcher::set_default(&log);
+            let mut given_back = Instant::now();
             while !own.over.load(Ordering::Relaxed) {
                 let seen = waiter.wakes();
                 own.drain();
+                if given_back.elapsed() >= GIVEN_BACK {
+                    program::let_go();
+                    given_back = Instant::now();
+                }
                 waiter.wait(seen, RECHECK);
                 std::thread::sleep(pause);
             }

@@ -168,7 +168,7 @@ pub(crate) fn main(arguments: &ChildArguments) -> anyhow::Result<u8> {
              pod is evicted"
         );
     }
-    program::let_go_of_start();
+    program::let_go();
     runtime.block_on(async {
         // Threads that are started from here on are confined as this one is.
         let layers_stir = Stir::new();
