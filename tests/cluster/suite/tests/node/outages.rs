@@ -1,7 +1,8 @@
 //! What does not answer, or is gone, while a pod is evicted: the kill waits for nothing, and is recorded once.
 
+use std::collections::BTreeSet;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Answer, Format, Stopped, wait_for};
@@ -20,6 +21,8 @@ const AWAY: Duration = Duration::from_secs(30);
 const SHORTLY_AWAY: Duration = Duration::from_secs(5);
 /// And where the kubelet is to try to start the pod again meanwhile.
 const LONG_AWAY: Duration = Duration::from_secs(100);
+/// Seconds for which there is no kubelet while the agent tries to record an eviction.
+const UNSERVED: u32 = 180;
 /// How long the container runtime is stopped: the agent asks it once a minute at rest.
 const STOPPED: Duration = Duration::from_mins(2);
 /// What the agent's log has of a pod whose processes are gone.
@@ -94,6 +97,56 @@ fn nothing_ran_again(turn: &Turn, name: &str) -> Result<()> {
     let started: u64 = events.iter().filter_map(|event| event["count"].as_u64()).sum();
     ensure!(view::ends(&pod) && started == 1, "started {started} times: {}", pod["status"]);
     Ok(())
+}
+
+/// The kubelet does not run, the API server is away at first, and another program takes the record back as often as it is made: the
+/// pod is deleted once that has lasted for a minute, by its UID.
+#[test]
+fn a_pod_whose_record_is_taken_back_for_a_minute_is_deleted() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let pipe = Pipe::make(&turn).expect("it is made");
+    turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
+    turn.create(&pipe.held(pod_that_takes("denied", 2600, 0))).expect("it is accepted");
+    for name in ["bystander", "denied"] {
+        turn.runs(name).expect("it runs");
+    }
+    let running = view::stored(&turn, "denied").expect("it is there");
+    let script = format!(
+        "PATH=/usr/bin; sleep 30; systemctl stop kubelet.service; {}; sleep {UNSERVED}; systemctl start kubelet.service",
+        pipe.opening()
+    );
+    service_manager::start(&turn, "stops-the-kubelet", &["/usr/bin/sh", "-c", &script]).expect("it is started");
+    let mut console = turn.console(NODE).expect("it has a console");
+    let stopped = turn.stop("kube-apiserver").expect("it runs");
+    console.wait(&[KILLED, "\"pod\":\"default/denied\""], PATIENCE).expect("it is killed");
+    thread::sleep(SHORTLY_AWAY);
+    drop(stopped);
+    let (mut first, mut reports) = (None, BTreeSet::new());
+    let taken_back = json!({"status": {"phase": "Running", "reason": null}});
+    let deleted = wait_for("it is deleted", PATIENCE, || {
+        let pod = view::stored(&turn, "denied")?;
+        if pod["metadata"]["deletionTimestamp"].is_string() {
+            return Ok(Some(pod));
+        }
+        if pod["status"]["phase"] == "Failed" {
+            first.get_or_insert_with(Instant::now);
+            reports.insert(pod["metadata"]["annotations"]["plimsoll.dev/eviction-reported-at"].to_string());
+            let status = format!("{PODS}/denied/status");
+            turn.api.request("PATCH", &status, Format::Strategic, &taken_back)?.object()?;
+        }
+        Ok(None)
+    })
+    .expect("by the agent");
+    assert!(first.is_some_and(|first| first.elapsed() >= Duration::from_secs(55)), "too soon");
+    assert!(reports.len() > 1, "{reports:?}");
+    assert_eq!(deleted["metadata"]["uid"], running["metadata"]["uid"]);
+    assert_eq!(deleted["metadata"]["deletionGracePeriodSeconds"], 1, "{deleted}");
+    wait_for("it is gone", PATIENCE, || Ok((turn.api.get(&format!("{PODS}/denied"))?.status == 404).then_some(())))
+        .expect("its kubelet runs again");
+    let events = view::events(&turn, &running, "Evicted").expect("a list");
+    assert_eq!(events.iter().map(|event| &event["count"]).collect::<Vec<_>>(), [1], "{events:?}");
+    turn.pressure_ends().expect("there is room");
+    turn.runs("bystander").expect("it runs on");
 }
 
 /// A pod of the same name that is made before the eviction of the first one is reported is another pod.
