@@ -21,9 +21,9 @@ const BESIDE_A_CONTROL_PLANE: [(&str, &str); 3] =
     [("plimsoll-cluster-suite", "control_plane"), ("plimsoll-kube", "api_server"), ("plimsoll", "cluster")];
 
 /// The modules of tests beside a node (`tests/cluster/suite/tests/node`) that are groups of their own: all together take hours.
-const OUTAGES: [&str; 5] = ["dry_run", "kill_switch", "outages", "removal", "upgrade"];
+const OUTAGES: [&str; 4] = ["dry_run", "kill_switch", "outages", "upgrade"];
 const SIGNALS: [&str; 7] = ["allocatable", "disks", "figures", "many", "pids", "standard", "tokens"];
-const ORDER: [&str; 3] = ["crowd", "priorities", "refusals"];
+const ORDER: [&str; 5] = ["crowd", "outside", "priorities", "refusals", "removal"];
 /// And the one that is a group of its own.
 const KUBELETS: &str = "kubelets";
 /// The kernel of the suite whose containerd is 2.0 or later, and the modules that run beside it: of these the first one nowhere
@@ -94,7 +94,8 @@ pub(super) fn outages(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     beside_a_node_where(cluster::NODE_KERNEL, |module| OUTAGES.contains(&module), report)
 }
 
-/// Those of many pods and of the order in which several go, and those in which the API server refuses what the agent writes.
+/// Those of many pods, of the order in which several go and of what no pod has taken, those in which the API server refuses what
+/// the agent writes, and the removal.
 pub(super) fn order(_: &[&str], report: &mut Report) -> anyhow::Result<()> {
     beside_a_node_where(cluster::NODE_KERNEL, |module| ORDER.contains(&module), report)
 }

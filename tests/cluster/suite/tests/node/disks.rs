@@ -33,14 +33,23 @@ const FILLED: u64 = ROOM + IMAGE_MIB / 2;
 fn a_pod_that_fills_the_disk_is_evicted_and_the_condition_ends() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     let threshold = threshold(&turn);
-    evicted_for(&turn, "nodefs.available", &threshold, &["tmpfs", "--keep", "--mib", WRITTEN], "ephemeral-storage");
+    let writer = in_volume("writer", &["tmpfs", "--keep", "--mib", WRITTEN]);
+    evicted_for(&turn, "nodefs.available", &threshold, &writer, "ephemeral-storage");
 }
 
 #[test]
 fn a_pod_that_takes_the_inodes_of_the_disk_is_evicted_and_the_condition_ends() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
-    let threshold = ((left(&turn, "inodesFree").expect("the kubelet reads it") - ROOM_INODES) | 1).to_string();
-    evicted_for(&turn, "nodefs.inodesFree", &threshold, &["dirs", "--mib", MADE], "inodes");
+    let writer = in_volume("writer", &["dirs", "--mib", MADE]);
+    evicted_for(&turn, "nodefs.inodesFree", &inodes(&turn), &writer, "inodes");
+}
+
+/// The layer of a container that has ended stays until the agent has the container runtime remove it.
+#[test]
+fn a_pod_that_takes_the_inodes_of_the_disk_in_its_containers_layer_is_evicted_and_the_condition_ends() {
+    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    let writer = pod("writer", &["hog", "dirs", "--mib", MADE, "--path", "/"]);
+    evicted_for(&turn, "nodefs.inodesFree", &inodes(&turn), &writer, "inodes");
 }
 
 /// The condition is there before the grace is over, and the pod goes after it.
@@ -123,16 +132,21 @@ pub(crate) fn threshold(turn: &Turn) -> String {
     format!("{}Mi", (left - ROOM) | 1)
 }
 
-/// A pod takes so much in an emptyDir that less than the threshold is left.
-fn evicted_for(turn: &Turn, signal: &str, threshold: &str, takes: &[&str], resource: &str) {
+/// Some inodes less than the kubelet has left now, as a quantity.
+fn inodes(turn: &Turn) -> String {
+    ((left(turn, "inodesFree").expect("the kubelet reads it") - ROOM_INODES) | 1).to_string()
+}
+
+/// This pod, named `writer`, takes so much that less than the threshold is left.
+fn evicted_for(turn: &Turn, signal: &str, threshold: &str, writer: &Value, resource: &str) {
     turn.install(&with_threshold(signal, threshold)).expect("it is installed");
     turn.becomes(CONDITION, "False").expect("there is room");
     turn.create(&pod("bystander", &IDLE)).expect("it is accepted");
     turn.runs("bystander").expect("it runs");
-    turn.create(&in_volume("writer", takes)).expect("it is accepted");
+    turn.create(writer).expect("it is accepted");
     turn.becomes(CONDITION, "True").expect("there is no room");
     turn.is_evicted("writer").expect("it is evicted");
-    turn.becomes(CONDITION, "False").expect("its volume went with it");
+    turn.becomes(CONDITION, "False").expect("what it took went with it");
     recorded_for(turn, "writer", resource, threshold).expect("as the kubelet does");
     never_restarted(turn, "writer").expect("it stays dead");
     turn.runs("bystander").expect("it runs on");

@@ -16,6 +16,10 @@ fn a_dry_run_is_compared_with_what_ends_the_pod_instead() {
         console.wait(&["pod default/grower was ended by the", "after the dry run would have evicted it"], PATIENCE);
     let line = line.expect("it is compared");
     println!("{line}");
+    let report = view::of_agent(&turn, "shadow").expect("it is served");
+    let row = report.lines().find(|row| row.starts_with("default/grower ")).expect("the pod has a row");
+    let ended_by = ["OOM killer", "kubelet"].into_iter().find(|by| row.contains(by)).expect("by one of both");
+    assert!(line.contains(ended_by) && row.ends_with(" s") && row.contains(" s ago "), "{line}\n{row}");
     let grower = view::stored(&turn, "grower").expect("it is there");
     assert!(
         view::events(&turn, &grower, "Evicted")

@@ -1,4 +1,5 @@
-//! What the agent reads of each signal is what the kubelet reads of it, at rest and beside a pod that holds memory.
+//! What the agent reads of each signal is what the kubelet reads of it, at rest and beside pods that hold memory and have
+//! written to the disk.
 //!
 //! The kubelet's figures are up to half a minute old, and the two are read at different moments: each figure has to lie
 //! within what the agent read from before the kubelet took it until after, give or take a tolerance.
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use plimsoll_cluster_suite::{Api, wait_for};
 
+use crate::disks::in_volume;
 use crate::turn::Turn;
 use crate::view::{self, pod};
 use crate::{NODE, PATIENCE, overlay};
@@ -35,8 +37,9 @@ fn ways(turn: &Turn) -> Result<[Way; 2]> {
 /// The tolerance is this part of what there is: a metric of the agent does not show a lesser change at once
 /// (CONFIGURATION.md).
 const TOLERANCE: u64 = 500;
-/// MiB that a pod holds, and how many of these have to be seen.
+/// MiB that a pod holds, and how many of these have to be seen; and the same of what one writes to the disk.
 const HELD: [u64; 2] = [400, 360];
+const WRITTEN: [u64; 2] = [200, 190];
 /// The signals that are compared.
 const SIGNALS: [&str; 9] = [
     "allocatableMemory.available",
@@ -59,10 +62,19 @@ fn the_agent_reads_what_the_kubelet_reads() {
     let [held, seen] = HELD;
     turn.create(&pod("holder", &["idle", "--mib", &held.to_string()])).expect("it is accepted");
     turn.runs("holder").expect("it runs");
+    let [on_disk, seen_on_disk] = WRITTEN;
+    let writes = ["tmpfs", "--keep", "--mib", &on_disk.to_string()];
+    turn.create(&in_volume("writer", &writes)).expect("it is accepted");
+    turn.runs("writer").expect("it runs");
     thread::sleep(Duration::from_secs(10));
     let under_load = compared("under load");
     for (idle, under_load) in idle.iter().zip(&under_load) {
-        for signal in ["memory.available", "allocatableMemory.available"] {
+        for (signal, seen, held) in [
+            ("memory.available", seen, held),
+            ("allocatableMemory.available", seen, held),
+            ("nodefs.available", seen_on_disk, on_disk),
+            ("imagefs.available", seen_on_disk, on_disk),
+        ] {
             let taken = idle[signal].saturating_sub(under_load[signal]) >> 20;
             assert!((seen..held + 100).contains(&taken), "{signal}: {taken} MiB of {held} are seen");
         }

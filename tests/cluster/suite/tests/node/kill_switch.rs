@@ -27,7 +27,7 @@ const COUNTED: [&str; 4] = [
     "plimsoll_shadow_evictions_total{ended_by=\"oom_killer\"}",
 ];
 /// The exit code of what SIGKILL ended: 128 and the signal.
-const KILLED: u64 = 137;
+pub(crate) const KILLED: u64 = 137;
 /// For how long nothing is to happen.
 const LOOKED_ON: Duration = Duration::from_secs(20);
 

@@ -7,6 +7,8 @@ use plimsoll_cluster_suite::wait_for;
 use serde_json::Value;
 
 use crate::eviction::{SETTLED, never_restarted};
+use crate::kill_switch::KILLED;
+use crate::restarts::not_evicted;
 use crate::turn::Turn;
 use crate::view::{self, pod};
 use crate::{NODE, PATIENCE, overlay, service_manager};
@@ -51,8 +53,15 @@ fn where_pods_pay_for_a_service_that_is_stopped_and_the_pod_of_the_lowest_priori
     let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, more)).expect("it is installed");
     two_pods(&turn, "Always").expect("they run");
     let before = stopped(&turn).expect("it is counted");
+    let mut console = turn.console(NODE).expect("it is there");
     grow(&turn, "braked").expect("it is started");
     turn.is_evicted("low").expect("it is evicted");
+    console.wait(&["\"kernel_brake\":\"stopped\""], PATIENCE).expect("the service is stopped");
+    let first = |key: &str, value: &str| {
+        let times = view::records(&console.lines).filter(|it| it[key] == value).filter_map(|it| it["at_ns"].as_u64());
+        times.min().expect("the agent has logged it")
+    };
+    assert!(first("kernel_brake", "stopped") < first("kill", "begun"), "the pod went first");
     thread::sleep(SETTLED);
     assert_eq!(evictions(&turn, "low").expect("a list"), 1);
     never_restarted(&turn, "low").expect("it stays dead");
@@ -68,10 +77,24 @@ fn where_pods_pay_for_a_service_that_is_stopped_and_the_pod_of_the_lowest_priori
 
 /// As installed, and the service takes more than there is: the kernel ends a pod, whose `oom_score_adj` puts it first.
 #[test]
-fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_victim_has_an_event_of_that() {
+fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_victim_fails_and_has_an_event_of_that() {
+    the_oom_killer_is_first("Never");
+}
+
+#[test]
+fn what_the_oom_killer_ends_for_a_service_is_restarted_by_its_policy_always() {
+    the_oom_killer_is_first("Always");
+}
+
+#[test]
+fn what_the_oom_killer_ends_for_a_service_is_restarted_by_its_policy_on_failure() {
+    the_oom_killer_is_first("OnFailure");
+}
+
+/// And what it ends is the kubelet's: it is not reported as evicted, and ends or is restarted as this policy says.
+fn the_oom_killer_is_first(policy: &str) {
     let turn = Turn::with_agent(&overlay::with_metrics(overlay::SENSITIVE, "")).expect("it is installed");
-    // One that was started again would find as little, and the kubelet with it.
-    two_pods(&turn, "Never").expect("they run");
+    two_pods(&turn, policy).expect("they run");
     let before = restarts(&turn).expect("the agent's pod");
     let all = view::available(&turn).expect("it is known") >> 20;
     let mib = (all + TOO_MUCH).to_string();
@@ -91,11 +114,30 @@ fn where_no_pod_may_be_evicted_for_a_service_the_oom_killer_is_first_and_its_vic
     );
     assert!(message.contains("(plimsoll-guest) of the pod, which had ") && lost["type"] == "Warning", "{lost}");
     turn.pressure_ends().expect("it ends with the service");
+    let victim = lost["involvedObject"]["name"].as_str().expect("it is of a pod");
+    ends_as_its_policy_says(&turn, victim, policy).expect("the kubelet sees to that");
     for name in ["low", "high"] {
-        assert_eq!(evictions(&turn, name).expect("a list"), 0, "{name}");
+        not_evicted(&turn, name).expect("the kubelet's alone");
     }
     // The kubelet has the OOM killer end all of a container, where it selects one process of it.
     assert_eq!(restarts(&turn).expect("the agent's pod"), before, "the agent was ended as a whole");
+}
+
+/// Waits until a pod of one container, which SIGKILL has ended, has failed or runs again.
+fn ends_as_its_policy_says(turn: &Turn, name: &str, policy: &str) -> Result<()> {
+    let waited = wait_for("the kubelet has noticed it", PATIENCE, || {
+        let pod = view::stored(turn, name)?;
+        let [container] = &view::containers(&pod)[..] else { return Ok(None) };
+        let was_killed = |state: &Value| state["terminated"]["exitCode"] == KILLED;
+        let (state, last, phase) = (&container["state"], &container["lastState"], &pod["status"]["phase"]);
+        let as_it_says = if policy == "Never" {
+            phase == "Failed" && was_killed(state) && container["restartCount"] == 0
+        } else {
+            phase == "Running" && state["running"].is_object() && was_killed(last)
+        };
+        Ok(as_it_says.then_some(()))
+    });
+    waited.with_context(|| format!("{name}, {policy}: {:?}", view::stored(turn, name)))
 }
 
 /// The first of these events, once there is one.

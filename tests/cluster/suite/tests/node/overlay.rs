@@ -1,6 +1,7 @@
 //! What is installed, as an owner would change it: a kustomization of its own over the shipped one.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -93,9 +94,17 @@ pub(crate) fn of_agents_over(cluster: &Cluster, shipped: &str, configuration: &s
     Ok(folder)
 }
 
-/// Over what removes what is left of it: the folder.
-pub(crate) fn of_uninstall(cluster: &Cluster) -> Result<PathBuf> {
-    write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "", None)
+/// Over what removes what is left of it on these nodes, an option of `plimsoll cluster-cleanup`: the folder.
+pub(crate) fn of_uninstall(cluster: &Cluster, which: &str) -> Result<PathBuf> {
+    let argument = format!(
+        "  - target: {{kind: Job}}
+    patch: '[{{\"op\": \"replace\", \"path\": \"/spec/template/spec/containers/0/args/1\", \"value\": \"{which}\"}}]'
+"
+    );
+    let folder = write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "", None)?;
+    let mut file = File::options().append(true).open(folder.join("kustomization.yaml"))?;
+    file.write_all(argument.as_bytes())?;
+    Ok(folder)
 }
 
 /// Writes a kustomization over a shipped one that has one object with this version, kind, name and container reach the API

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use plimsoll_cluster_suite::{Answer, Console, Format};
+use plimsoll_cluster_suite::{Answer, Console, Format, wait_for};
 use serde_json::{Value, json};
 
 use crate::timeline::Timeline;
@@ -23,6 +23,8 @@ pub(crate) const ROUNDS: &str = "PLIMSOLL_TEST_ROUNDS";
 const THRESHOLD: &str = "101Mi";
 /// What must not be evicted: they do not grow, and use less than they request.
 const BYSTANDERS: [&str; 2] = ["bystander-1", "bystander-2"];
+/// The kubelet's condition.
+const OF_KUBELET: &str = "MemoryPressure";
 /// How long it is looked on after memory is back: the kubelet was seen to evict up to 18 s after.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 /// How often it is looked until something is seen, and afterwards.
@@ -119,7 +121,7 @@ impl Side {
     /// The condition that reports it.
     const fn condition(self) -> &'static str {
         match self {
-            Self::Kubelet | Self::Notified | Self::Reserving => "MemoryPressure",
+            Self::Kubelet | Self::Notified | Self::Reserving => OF_KUBELET,
             Self::Bare => PATCHED,
             Self::Agent => CONDITION,
         }
@@ -169,6 +171,12 @@ impl fmt::Display for Outcome {
 /// Has a pod fill memory, and looks on. `oom_kills`: how many the node has counted until then, and after it.
 pub(crate) fn fought(turn: &Turn, side: Side, oom_kills: &mut u64) -> Result<Outcome> {
     let kind = side.condition();
+    if kind == OF_KUBELET {
+        // One of a round before lasts for the kubelet's transition period, five minutes by default.
+        wait_for("the kubelet reports memory as not short", Duration::from_mins(6), || {
+            Ok(condition(turn, kind)?.is_some_and(|it| it["status"] == "False").then_some(()))
+        })?;
+    }
     for name in BYSTANDERS {
         turn.create(&pod(name, &IDLE))?;
     }

@@ -1,7 +1,7 @@
 //! The node for one test at a time, with or without the agent.
 
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -64,7 +64,7 @@ impl Turn {
         let turn = Self::take()?;
         turn.remove_agent()?;
         let mut console = turn.console(NODE)?;
-        turn.apply(&overlay::of_agents(&turn, overlay::DRY_RUN)?)?;
+        turn.apply(&overlay::of_agents(&turn, &overlay::with_metrics(overlay::DRY_RUN, ""))?)?;
         console.wait(&["armed with source ebpf", "shadows: dry run"], PATIENCE)?;
         Ok(turn)
     }
@@ -82,10 +82,7 @@ impl Turn {
             return Ok(());
         }
         self.kubectl(&["--namespace", "plimsoll", "delete", "daemonset", "plimsoll", "--cascade=foreground"])?;
-        let uninstall = overlay::of_uninstall(self)?;
-        self.apply(&uninstall)?;
-        let job = "job/plimsoll-uninstall";
-        self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
+        let uninstall = self.clean_up("--all-nodes")?;
         let nodes = "daemonset/plimsoll-uninstall-nodes";
         Cluster::install(self, "uninstall-nodes")?;
         self.kubectl(&["--namespace", "plimsoll", "rollout", "status", nodes, "--timeout=4m"])?;
@@ -94,6 +91,15 @@ impl Turn {
         self.remove(&Cluster::manifests("uninstall-nodes"))?;
         self.remove(&uninstall)?;
         self.remove(&overlay::of_agents(self, overlay::SENSITIVE)?)
+    }
+
+    /// Has the job of the uninstallation run to its end, of these nodes: what it was made of.
+    pub(crate) fn clean_up(&self, which: &str) -> Result<PathBuf> {
+        let uninstall = overlay::of_uninstall(self, which)?;
+        self.apply(&uninstall)?;
+        let job = "job/plimsoll-uninstall";
+        self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
+        Ok(uninstall)
     }
 
     /// Makes a pod.

@@ -79,8 +79,13 @@ pub(crate) fn containers(pod: &Value) -> Vec<Value> {
 
 /// The metrics of an agent that is installed with [`crate::overlay::ALL_SIGNALS`] or [`crate::overlay::with_metrics`].
 pub(crate) fn metrics(cluster: &Cluster) -> Result<String> {
-    let answer = cluster.api.get(&format!("/api/v1/nodes/{NODE}:{METRICS}/proxy/metrics"))?.object()?;
-    Ok(answer.as_str().context("metrics are text")?.to_owned())
+    of_agent(cluster, "metrics")
+}
+
+/// What such an agent serves under this name.
+pub(crate) fn of_agent(cluster: &Cluster, name: &str) -> Result<String> {
+    let answer = cluster.api.get(&format!("/api/v1/nodes/{NODE}:{METRICS}/proxy/{name}"))?.object()?;
+    Ok(answer.as_str().context("it is text")?.to_owned())
 }
 
 /// The value of a series, as it is written with its labels.
