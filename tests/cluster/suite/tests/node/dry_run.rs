@@ -18,8 +18,9 @@ fn a_dry_run_is_compared_with_what_ends_the_pod_instead() {
     println!("{line}");
     let report = view::of_agent(&turn, "shadow").expect("it is served");
     let row = report.lines().find(|row| row.starts_with("default/grower ")).expect("the pod has a row");
-    let ended_by = ["OOM killer", "kubelet"].into_iter().find(|by| row.contains(by)).expect("by one of both");
-    assert!(line.contains(ended_by) && row.ends_with(" s") && row.contains(" s ago "), "{line}\n{row}");
+    let ended_by = ["oom_killer", "kubelet"].into_iter().find(|by| row.contains(by)).expect("by one of both");
+    let has_times = row.ends_with(" s") && row.contains(" s ago ");
+    assert!(line.contains(&format!("ended_by=\"{ended_by}\"")) && has_times, "{line}\n{row}");
     let grower = view::stored(&turn, "grower").expect("it is there");
     assert!(
         view::events(&turn, &grower, "Evicted")
