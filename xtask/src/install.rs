@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::cluster::kube;
+use crate::go::Program;
 use crate::qemu::Processor;
 use crate::{debian_root, kernels, run};
 
@@ -41,8 +41,8 @@ pub(crate) enum Need {
     Kernel(&'static str),
     /// A root with systemd of the suite that has this kernel, with these packages besides, kept in the cache.
     DebianRoot(&'static str, &'static [&'static str]),
-    /// Every component of Kubernetes, kept in the cache.
-    Kubernetes,
+    /// A program of another project, built of Go modules, kept in the cache.
+    GoProgram(&'static Program),
 }
 
 const fn package(name: &'static str, file: &'static str) -> Need {
@@ -216,7 +216,7 @@ impl Need {
             Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
             Self::Kernel(version) => kernels::is_there(version)?,
             Self::DebianRoot(version, packages) => debian_root::is_there(version, &debian_root::names(packages))?,
-            Self::Kubernetes => kube::is_there()?,
+            Self::GoProgram(program) => program.is_there()?,
         })
     }
 
@@ -237,7 +237,7 @@ impl Need {
             ),
             Self::Kernel(version) => kernels::get(version).map(drop),
             Self::DebianRoot(version, packages) => debian_root::get(version, &debian_root::names(packages)).map(drop),
-            Self::Kubernetes => kube::program().map(drop),
+            Self::GoProgram(program) => program.get().map(drop),
         }
     }
 }
@@ -258,9 +258,9 @@ impl fmt::Display for Need {
                 let (suite, with) = (kernels::suite(version), [&["systemd"][..], *packages].concat().join(", "));
                 write!(f, "a root of Debian {suite} with {with} (mmdebstrap, a minute, into the cache)")
             }
-            Self::Kubernetes => {
-                let release = kube::release().unwrap_or_default();
-                write!(f, "Kubernetes {release} (go, some ten minutes, into the cache)")
+            Self::GoProgram(program) => {
+                let release = program.release().unwrap_or_default();
+                write!(f, "{} {release} (go, some {}, into the cache)", program.project, program.takes)
             }
         }
     }

@@ -11,6 +11,7 @@ mod debian_root;
 mod demo;
 mod dependencies;
 mod fuzz;
+mod go;
 mod image;
 mod install;
 mod kernels;

@@ -36,17 +36,19 @@ const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
     let node = (!kernels.is_empty()).then_some(cluster::NODE_KERNEL);
-    Ok([&install::EBPF[..], &cluster::needs_beside(node)?].concat())
+    let proxy = Need::GoProgram(&kube::RBAC_PROXY);
+    Ok([&install::EBPF[..], &cluster::needs_beside(node)?, &[proxy]].concat())
 }
 
 /// The tests beside a control plane, and one race beside a node where its kernel is booted.
 pub(super) fn run(kernels: &[&str], report: &mut Report) -> anyhow::Result<()> {
-    let program = kube::program()?;
+    let (program, proxy) = (kube::program()?, kube::RBAC_PROXY.get()?);
     // One of the packages has it in its program.
     build_ebpf::run(&build_ebpf::PROCESSORS)?;
     cluster::beside(run::root().join(PLACE), None, |kubeconfig| {
         for (package, file) in BESIDE_A_CONTROL_PLANE {
             let mut tests = cluster::tests(package, file, kubeconfig, &program);
+            tests.env("PLIMSOLL_TEST_RBAC_PROXY", &proxy);
             report.tests(&format!("{package} {file}"), &mut tests)?;
         }
         Ok(())

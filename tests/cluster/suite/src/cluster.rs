@@ -52,6 +52,13 @@ impl Cluster {
         Api::of_kubelet(&self.config, self.folder().join(TUNNEL))
     }
 
+    /// A kubeconfig of the same API server for the user of this token.
+    pub fn kubeconfig_by(&self, token: &str) -> Result<String> {
+        let mut config = self.config.clone();
+        *config.pointer_mut("/users/0/user").context("the kubeconfig has no user")? = json!({"token": token});
+        Ok(config.to_string())
+    }
+
     /// Runs kubectl with every right, and gives what it prints.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut kubectl = Command::new(&self.kube);

@@ -1,19 +1,108 @@
-//! What gives metrics to those that may read them: the rights of the proxy, and the questions that it asks. The proxy itself
-//! is another project's, and does not run here.
+//! What gives metrics to those that may read them: the rights of the proxy, what it answers, and its pods.
 
-use plimsoll_cluster_suite::{Api, wait_for};
-use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread;
 use std::time::Duration;
+
+use plimsoll_cluster_suite::{Answer, Api, wait_for};
+use serde_json::{Value, json};
 
 use crate::{NODES, cluster};
 
 const READER: &str = "plimsoll-test-reader";
+/// The account of the proxy.
+const ACCOUNT: &str = "plimsoll-metrics";
+/// The variable that names the program of the proxy (`xtask/src/cluster/kube.rs`).
+const PROXY: &str = "PLIMSOLL_TEST_RBAC_PROXY";
+/// What the agent would serve.
+const METRICS: &str = "plimsoll_memory_pressure 0";
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The API server as the proxy uses it.
 fn proxy() -> Api {
     cluster().install("metrics").expect("it is accepted");
-    let token = cluster().token("plimsoll-metrics", &json!({})).expect("a token");
+    let token = cluster().token(ACCOUNT, &json!({})).expect("a token");
     cluster().api.by_token(&token).expect("an API server")
+}
+
+/// Grants this user the role for what collects metrics, and waits until that holds.
+fn bind(proxy: &Api, user: &str) {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"generateName": "plimsoll-test-"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "plimsoll-metrics-reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    });
+    let made = cluster().api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+    made.and_then(Answer::object).expect("it is accepted");
+    wait_for("the binding holds", PATIENCE, || Ok(is_allowed(proxy, user, "/metrics").then_some(())))
+        .expect("the role grants it");
+}
+
+/// Answers each request with [`METRICS`], as long as the test runs: the address.
+fn agent() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it has one").to_string();
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let mut connection = connection;
+            // A request is short, and has no body.
+            let _ = connection.read(&mut [0; 4096]);
+            let length = METRICS.len();
+            let _ =
+                write!(connection, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{METRICS}");
+        }
+    });
+    address
+}
+
+/// A proxy, until this is dropped.
+struct Running {
+    proxy: Child,
+    address: String,
+}
+
+impl Running {
+    /// Starts one before the agent with this address, as its service account.
+    fn start(agent: &str) -> anyhow::Result<Self> {
+        let program = std::env::var_os(PROXY).expect("`cargo xtask test cluster` names the program of the proxy");
+        // Free, until the proxy has it.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let kubeconfig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rbac-proxy.conf");
+        fs::write(&kubeconfig, cluster().kubeconfig_by(&cluster().token(ACCOUNT, &json!({}))?)?)?;
+        let daemonset = cluster().api.get("/apis/apps/v1/namespaces/plimsoll/daemonsets/plimsoll-metrics")?.object()?;
+        let arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"].as_array().cloned();
+        let arguments = arguments.unwrap_or_default().into_iter().map(|argument| {
+            let argument = argument.as_str().unwrap_or_default();
+            match argument.split_once('=') {
+                Some((name @ "--secure-listen-address", _)) => format!("{name}={address}"),
+                Some((name @ "--upstream", _)) => format!("{name}=http://{agent}/"),
+                _ => argument.to_owned(),
+            }
+        });
+        let proxy = Command::new(program).args(arguments).arg("--kubeconfig").arg(kubeconfig).spawn()?;
+        Ok(Self { proxy, address })
+    }
+
+    /// What it answers to this token, with kubectl as the client, which says how it was refused otherwise.
+    fn get(&self, token: &str, path: &str) -> anyhow::Result<String> {
+        let (server, token) = (format!("--server=https://{}", self.address), format!("--token={token}"));
+        // Its certificate is one that it made for itself.
+        cluster().kubectl(&["get", "--raw", path, &server, &token, "--insecure-skip-tls-verify"])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It can have ended by itself, which the test has shown.
+        let _ = self.proxy.kill();
+        let _ = self.proxy.wait();
+    }
 }
 
 fn is_allowed(api: &Api, user: &str, path: &str) -> bool {
@@ -26,19 +115,7 @@ fn is_allowed(api: &Api, user: &str, path: &str) -> bool {
 #[test]
 fn metrics_are_for_those_that_are_bound_to_the_role_and_the_proxy_may_ask_and_do_nothing_else() {
     let proxy = proxy();
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": READER},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "plimsoll-metrics-reader"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": READER}],
-    });
-    let made = cluster().api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
-    made.expect("an answer").object().expect("it is accepted");
-    let bound = wait_for("the binding holds", Duration::from_secs(30), || {
-        Ok(is_allowed(&proxy, READER, "/metrics").then_some(()))
-    });
-    bound.expect("the role grants it");
+    bind(&proxy, READER);
     assert!(!is_allowed(&proxy, READER, "/readyz"), "the role grants more than metrics");
     assert!(!is_allowed(&proxy, "another", "/metrics"), "it is granted to all");
 
@@ -51,6 +128,33 @@ fn metrics_are_for_those_that_are_bound_to_the_role_and_the_proxy_may_ask_and_do
     for path in ["/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/plimsoll/secrets"] {
         let answer = proxy.get(path).expect("an answer");
         assert!(answer.message().contains("plimsoll-metrics"), "{path}: {}", answer.message());
+    }
+}
+
+/// The proxy of the manifest with its arguments, but for where it listens and what it stands before.
+#[test]
+fn the_proxy_serves_metrics_alone_and_to_a_token_that_is_bound_to_the_role_alone() {
+    let account = proxy();
+    let reader = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": READER}});
+    let made = cluster().api.create("/api/v1/namespaces/plimsoll/serviceaccounts", &reader);
+    made.and_then(Answer::object).expect("it is accepted");
+    bind(&account, &format!("system:serviceaccount:plimsoll:{READER}"));
+    let agent = agent();
+    let running = Running::start(&agent).expect("it is started");
+
+    let token = |account| cluster().token(account, &json!({})).expect("a token");
+    let (bound, not_bound) = (token(READER), token(ACCOUNT));
+    wait_for("it listens", PATIENCE, || Ok(running.get(&bound, "/metrics").ok())).expect("it does");
+    assert_eq!(running.get(&bound, "/metrics").expect("it may"), METRICS);
+    let cases = [
+        ("a token without the role", &not_bound[..], "/metrics", "Forbidden"),
+        ("a token of another issuer", "a.b.c", "/metrics", "You must be logged in"),
+        ("another path", &bound, "/readyz", "NotFound"),
+        ("what is no path", &bound, "/metrics/../readyz", "NotFound"),
+    ];
+    for (what, token, path, refused) in cases {
+        let error = running.get(token, path).expect_err(what).to_string();
+        assert!(error.contains(refused) && !error.contains(METRICS), "{what}: {error}");
     }
 }
 
