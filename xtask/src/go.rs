@@ -12,6 +12,8 @@ use crate::run;
 
 /// The first Go that gets the version that go.mod asks for by itself, as a module.
 const GO: (u32, u32) = (1, 21);
+/// The package in which Kubernetes' programs, and those that are built like them, have their version; without it they report none.
+const VERSION: &str = "k8s.io/component-base/version";
 
 /// A program, and the module of this checkout that it is built from.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,8 +33,6 @@ pub(crate) struct Program {
     /// How its folder in the cache begins, and its file there.
     pub(crate) folder: &'static str,
     pub(crate) file: &'static str,
-    /// The package of Kubernetes in which the linker sets what the program reports as its version; absent where it has its own.
-    pub(crate) version_in: Option<&'static str>,
 }
 
 impl Program {
@@ -89,9 +89,7 @@ impl Program {
         let progress = Progress::new(&format!("packages of {project}"), packages.lines().count() as u64);
         let mut last = Vec::new();
         let mut command = go();
-        let set = self.version_in.map(|package| linked(package, &release)).transpose()?.unwrap_or_default();
-        let linked = format!("-s -w{set}");
-        command.args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", &linked, "-o"]);
+        command.args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", &linked(&release)?, "-o"]);
         command.arg(&unfinished).arg(package);
         let status = run::each_line(&mut command, &mut |line| {
             progress.step();
@@ -120,13 +118,14 @@ fn is_recent(version: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= GO)
 }
 
-/// As Kubernetes' own builds do.
-fn linked(package: &str, release: &str) -> anyhow::Result<String> {
+/// What the linker leaves out, and what it sets, as these programs' own builds do: what each reports as its version.
+fn linked(release: &str) -> anyhow::Result<String> {
     let mut numbers = release.trim_start_matches('v').split('.');
     let (major, minor) = numbers.next().zip(numbers.next()).with_context(|| format!("{release} is no release"))?;
-    Ok([("gitVersion", release), ("gitMajor", major), ("gitMinor", minor), ("gitTreeState", "clean")]
-        .map(|(name, value)| format!(" -X {package}.{name}={value}"))
-        .concat())
+    Ok(format!(
+        "-s -w -X {VERSION}.gitVersion={release} -X {VERSION}.gitMajor={major} -X {VERSION}.gitMinor={minor} \
+         -X {VERSION}.gitTreeState=clean"
+    ))
 }
 
 #[cfg(test)]
@@ -149,8 +148,8 @@ mod tests {
 
     #[test]
     fn components_report_the_release() {
-        let set = linked("v", "v1.36.3").expect("a release");
-        assert_eq!(set, " -X v.gitVersion=v1.36.3 -X v.gitMajor=1 -X v.gitMinor=36 -X v.gitTreeState=clean");
-        assert!(linked("v", "v1").is_err());
+        let set = linked("v1.36.3").expect("a release");
+        assert!(set.contains("version.gitVersion=v1.36.3 ") && set.contains("gitMinor=36 "), "{set}");
+        assert!(linked("v1").is_err());
     }
 }

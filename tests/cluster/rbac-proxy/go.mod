@@ -1,5 +1,5 @@
-// The proxy that serves metrics to those that may read them (agent/deploy/kustomize/metrics), as its own project builds it: it needs
-// other versions of what Kubernetes is built from.
+// The proxy that serves metrics to those that may read them (agent/deploy/kustomize/metrics), with what its own go.mod requires: other
+// versions of what Kubernetes is built from.
 module plimsoll/tests/cluster/rbac-proxy
 
 go 1.26.5

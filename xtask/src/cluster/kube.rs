@@ -14,8 +14,6 @@ pub(crate) const KUBERNETES: Program = Program {
     takes: "ten minutes",
     folder: "kubernetes",
     file: "kube",
-    // Without it each component reports none.
-    version_in: Some("k8s.io/component-base/version"),
 };
 /// What `agent/deploy/kustomize/metrics` has on each node, in the same version.
 pub(crate) const RBAC_PROXY: Program = Program {
@@ -27,7 +25,6 @@ pub(crate) const RBAC_PROXY: Program = Program {
     takes: "three minutes",
     folder: "kube-rbac-proxy",
     file: "kube-rbac-proxy",
-    version_in: None,
 };
 
 /// The program; what it does is decided by its first argument.

@@ -49,7 +49,7 @@ pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
             groups.push(beside("cluster", 60, cluster::evictions));
             groups.push(beside("signals", 60, cluster::signals));
             groups.push(beside("outages", 60, cluster::outages));
-            groups.push(beside("order", 45, cluster::order));
+            groups.push(beside("order", 60, cluster::order));
             groups.push(beside("kubelets", 40, cluster::kubelets));
             groups.push(beside("race-50", 40, |_, report| cluster::races("50", report)));
             groups.push(beside("race-200", 40, |_, report| cluster::races("200", report)));

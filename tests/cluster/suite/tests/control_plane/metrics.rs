@@ -1,13 +1,15 @@
 //! What gives metrics to those that may read them: the rights of the proxy, what it answers, and its pods.
 
-use std::fs;
+use std::cell::RefCell;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use plimsoll_cluster_suite::{Answer, Api, wait_for};
 use serde_json::{Value, json};
 
@@ -20,6 +22,8 @@ const ACCOUNT: &str = "plimsoll-metrics";
 const PROXY: &str = "PLIMSOLL_TEST_RBAC_PROXY";
 /// What the agent would serve.
 const METRICS: &str = "plimsoll_memory_pressure 0";
+/// What kubectl says of a token that is none.
+const UNKNOWN: &str = "You must be logged in";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The API server as the proxy uses it.
@@ -44,36 +48,44 @@ fn bind(proxy: &Api, user: &str) {
         .expect("the role grants it");
 }
 
-/// Answers each request with [`METRICS`], as long as the test runs: the address.
+/// Answers requests for its metrics with [`METRICS`], and others with 404, as long as the test runs: the address.
 fn agent() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it has one").to_string();
     thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            let mut connection = connection;
+        for mut connection in listener.incoming().flatten() {
             // A request is short, and has no body.
-            let _ = connection.read(&mut [0; 4096]);
-            let length = METRICS.len();
+            let mut request = [0; 4096];
+            let read = connection.read(&mut request).unwrap_or_default();
+            let is_for_metrics = request[..read].starts_with(b"GET /metrics HTTP/");
+            let (status, text) = if is_for_metrics { ("200 OK", METRICS) } else { ("404 Not Found", "") };
+            let length = text.len();
             let _ =
-                write!(connection, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{METRICS}");
+                write!(connection, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}");
         }
     });
     address
 }
 
+/// Where what this makes is kept.
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
 /// A proxy, until this is dropped.
 struct Running {
-    proxy: Child,
+    proxy: RefCell<Child>,
     address: String,
+    log: PathBuf,
 }
 
 impl Running {
     /// Starts one before the agent with this address, as its service account.
-    fn start(agent: &str) -> anyhow::Result<Self> {
+    fn start(agent: &str) -> Result<Self> {
         let program = std::env::var_os(PROXY).expect("`cargo xtask test cluster` names the program of the proxy");
         // Free, until the proxy has it.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let kubeconfig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rbac-proxy.conf");
+        let [kubeconfig, log] = ["conf", "log"].map(|ending| folder().join(format!("rbac-proxy.{ending}")));
         fs::write(&kubeconfig, cluster().kubeconfig_by(&cluster().token(ACCOUNT, &json!({}))?)?)?;
         let daemonset = cluster().api.get("/apis/apps/v1/namespaces/plimsoll/daemonsets/plimsoll-metrics")?.object()?;
         let arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"].as_array().cloned();
@@ -81,16 +93,25 @@ impl Running {
             let argument = argument.as_str().unwrap_or_default();
             match argument.split_once('=') {
                 Some((name @ "--secure-listen-address", _)) => format!("{name}={address}"),
-                Some((name @ "--upstream", _)) => format!("{name}=http://{agent}/"),
-                _ => argument.to_owned(),
+                _ => argument.replace("//127.0.0.1:9464", &format!("//{agent}")),
             }
         });
-        let proxy = Command::new(program).args(arguments).arg("--kubeconfig").arg(kubeconfig).spawn()?;
-        Ok(Self { proxy, address })
+        let mut proxy = Command::new(program);
+        proxy.args(arguments).arg("--kubeconfig").arg(kubeconfig);
+        let output = File::create(&log)?;
+        let proxy = proxy.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn()?;
+        Ok(Self { proxy: proxy.into(), address, log })
+    }
+
+    /// An error with what it printed where it has ended.
+    fn ensure(&self) -> Result<()> {
+        let ended = self.proxy.borrow_mut().try_wait()?;
+        ensure!(ended.is_none(), "it has ended with {ended:?}: {}", fs::read_to_string(&self.log)?);
+        Ok(())
     }
 
     /// What it answers to this token, with kubectl as the client, which says how it was refused otherwise.
-    fn get(&self, token: &str, path: &str) -> anyhow::Result<String> {
+    fn get(&self, token: &str, path: &str) -> Result<String> {
         let (server, token) = (format!("--server=https://{}", self.address), format!("--token={token}"));
         // Its certificate is one that it made for itself.
         cluster().kubectl(&["get", "--raw", path, &server, &token, "--insecure-skip-tls-verify"])
@@ -99,9 +120,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It can have ended by itself, which the test has shown.
-        let _ = self.proxy.kill();
-        let _ = self.proxy.wait();
+        let proxy = self.proxy.get_mut();
+        // It can have ended by itself.
+        let _ = proxy.kill();
+        let _ = proxy.wait();
     }
 }
 
@@ -109,7 +131,7 @@ fn is_allowed(api: &Api, user: &str, path: &str) -> bool {
     let spec = json!({"user": user, "nonResourceAttributes": {"verb": "get", "path": path}});
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
     let answer = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review);
-    answer.and_then(plimsoll_cluster_suite::Answer::object).expect("it may ask")["status"]["allowed"] == true
+    answer.and_then(Answer::object).expect("it may ask")["status"]["allowed"] == true
 }
 
 #[test]
@@ -142,19 +164,22 @@ fn the_proxy_serves_metrics_alone_and_to_a_token_that_is_bound_to_the_role_alone
     let agent = agent();
     let running = Running::start(&agent).expect("it is started");
 
-    let token = |account| cluster().token(account, &json!({})).expect("a token");
-    let (bound, not_bound) = (token(READER), token(ACCOUNT));
-    wait_for("it listens", PATIENCE, || Ok(running.get(&bound, "/metrics").ok())).expect("it does");
-    assert_eq!(running.get(&bound, "/metrics").expect("it may"), METRICS);
+    let token = |account, spec| cluster().token(account, &spec).expect("a token");
+    let bound = token(READER, json!({}));
+    let served = wait_for("it serves them", PATIENCE, || {
+        running.ensure()?;
+        Ok(running.get(&bound, "/metrics").ok())
+    });
+    assert_eq!(served.expect("the token may"), METRICS);
     let cases = [
-        ("a token without the role", &not_bound[..], "/metrics", "Forbidden"),
-        ("a token of another issuer", "a.b.c", "/metrics", "You must be logged in"),
+        ("a token without the role", &token(ACCOUNT, json!({}))[..], "/metrics", "Forbidden"),
+        ("a token for another audience", &token(READER, json!({"audiences": ["another"]})), "/metrics", UNKNOWN),
+        ("what is no token", "a.b.c", "/metrics", UNKNOWN),
         ("another path", &bound, "/readyz", "NotFound"),
-        ("what is no path", &bound, "/metrics/../readyz", "NotFound"),
     ];
     for (what, token, path, refused) in cases {
         let error = running.get(token, path).expect_err(what).to_string();
-        assert!(error.contains(refused) && !error.contains(METRICS), "{what}: {error}");
+        assert!(error.contains(refused), "{what}: {error}");
     }
 }
 

@@ -44,12 +44,18 @@ fn a_pod_that_takes_the_inodes_of_the_disk_is_evicted_and_the_condition_ends() {
     evicted_for(&turn, "nodefs.inodesFree", &inodes(&turn), &writer, "inodes");
 }
 
-/// The layer of a container that has ended stays until the agent has the container runtime remove it.
+/// The layer of a container that has ended stays until the container runtime is asked to remove it.
 #[test]
 fn a_pod_that_takes_the_inodes_of_the_disk_in_its_containers_layer_is_evicted_and_the_condition_ends() {
     let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
     let writer = pod("writer", &["hog", "dirs", "--mib", MADE, "--path", "/"]);
+    let mut console = turn.console(NODE).expect("it is there");
     evicted_for(&turn, "nodefs.inodesFree", &inodes(&turn), &writer, "inodes");
+    let lines = console.read().expect("it is read");
+    let killed = lines.iter().position(|line| line.contains("\"kill\":\"begun\"")).expect("it is logged");
+    let is_of_layers =
+        |line: &String| line.contains("\"message\":\"removed ") && !line.contains("removed 0 containers");
+    assert!(lines[killed..].iter().any(is_of_layers), "the agent had no container removed after the kill");
 }
 
 /// The condition is there before the grace is over, and the pod goes after it.

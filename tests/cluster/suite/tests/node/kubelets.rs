@@ -9,7 +9,12 @@ use crate::turn::Turn;
 /// What is added to its configuration, the field by which that is seen, and what that has then. Where the kubelet comes to report
 /// memory as short, a short period has the next round begin sooner.
 const WAYS: [(Side, &str, &str, &str); 2] = [
-    (Side::Notified, "kernelMemcgNotification: true", "/kernelMemcgNotification", "true"),
+    (
+        Side::Notified,
+        "kernelMemcgNotification: true\nevictionPressureTransitionPeriod: 30s",
+        "/kernelMemcgNotification",
+        "true",
+    ),
     (
         Side::Reserving,
         "systemReserved: {memory: 400Mi}\nevictionPressureTransitionPeriod: 30s",

@@ -1,7 +1,6 @@
 //! What is installed, as an owner would change it: a kustomization of its own over the shipped one.
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -89,27 +88,38 @@ pub(crate) fn of_agents_over(cluster: &Cluster, shipped: &str, configuration: &s
 ";
     // The policy of `base` refuses what this key asks for.
     let component = configuration.contains(STANDARD_CONDITIONS).then_some("standard-conditions");
-    let folder = write(cluster, shipped, ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator, component)?;
+    let folder = write(cluster, shipped, ["apps/v1", "DaemonSet", "plimsoll", "plimsoll"], generator, component, "")?;
     fs::write(folder.join("plimsoll.yaml"), configuration)?;
     Ok(folder)
 }
 
-/// Over what removes what is left of it on these nodes, an option of `plimsoll cluster-cleanup`: the folder.
-pub(crate) fn of_uninstall(cluster: &Cluster, which: &str) -> Result<PathBuf> {
-    let argument = format!(
-        "  - target: {{kind: Job}}
-    patch: '[{{\"op\": \"replace\", \"path\": \"/spec/template/spec/containers/0/args/1\", \"value\": \"{which}\"}}]'
-"
-    );
-    let folder = write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "", None)?;
-    let mut file = File::options().append(true).open(folder.join("kustomization.yaml"))?;
-    file.write_all(argument.as_bytes())?;
-    Ok(folder)
+/// Over what removes what is left of it: the folder.
+pub(crate) fn of_uninstall(cluster: &Cluster) -> Result<PathBuf> {
+    of_uninstall_with(cluster, "")
+}
+
+/// The same of nodes alone whose agent is gone, as cluster.md says.
+pub(crate) fn of_uninstall_where_stale(cluster: &Cluster) -> Result<PathBuf> {
+    let patch = "  - target: {kind: Job, name: plimsoll-uninstall}
+    patch: '[{op: replace, path: /spec/template/spec/containers/0/args, value: [cluster-cleanup, --stale]}]'
+";
+    of_uninstall_with(cluster, patch)
+}
+
+fn of_uninstall_with(cluster: &Cluster, patches: &str) -> Result<PathBuf> {
+    write(cluster, "uninstall", ["batch/v1", "Job", "plimsoll-uninstall", "uninstall"], "", None, patches)
 }
 
 /// Writes a kustomization over a shipped one that has one object with this version, kind, name and container reach the API
-/// server where it is; `more` and a shipped component are added to it.
-fn write(cluster: &Cluster, shipped: &str, object: [&str; 4], more: &str, component: Option<&str>) -> Result<PathBuf> {
+/// server where it is; `more`, a shipped component and more `patches` are added to it.
+fn write(
+    cluster: &Cluster,
+    shipped: &str,
+    object: [&str; 4],
+    more: &str,
+    component: Option<&str>,
+    patches: &str,
+) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(shipped);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let place = |name: &str| -> Result<String> {
@@ -137,7 +147,7 @@ resources: [{shipped}]
                 env:
                   - {{name: KUBERNETES_SERVICE_HOST, value: {HOST_FROM_NODE}}}
                   - {{name: KUBERNETES_SERVICE_PORT, value: \"{}\"}}
-",
+{patches}",
         cluster.port()?
     );
     fs::write(folder.join("kustomization.yaml"), text)?;

@@ -32,7 +32,8 @@ fn nothing_is_left_after_the_agent_is_removed() {
 /// is older than ten minutes, and nothing before.
 #[test]
 fn the_job_cleans_a_node_whose_agent_is_gone_once_its_heartbeat_is_old() {
-    let turn = Turn::with_agent(overlay::SENSITIVE).expect("it is installed");
+    // The taint is there for longer than it takes to remove the agent.
+    let turn = Turn::with_agent(&overlay::SENSITIVE.replace("45s", "10m")).expect("it is installed");
     turn.create(&pod_that_takes("grower", 2600, 0)).expect("it is accepted");
     turn.pressure_begins().expect("memory is short");
     turn.kubectl(&["--namespace", "plimsoll", "delete", "daemonset", "plimsoll", "--cascade=foreground"])
@@ -40,23 +41,23 @@ fn the_job_cleans_a_node_whose_agent_is_gone_once_its_heartbeat_is_old() {
     let left = || (conditions_of_ours(&turn).expect("a node"), taints_of_ours(&turn).expect("the same"));
     let before = left();
     assert!(!before.0.is_empty() && before.1 == [TAINT], "{before:?}");
-    let job = turn.clean_up("--stale").expect("it completes");
+    let uninstall = overlay::of_uninstall_where_stale(&turn).expect("it is written");
+    turn.clean_up(&uninstall).expect("it completes");
     assert_eq!(left(), before, "the agent's heartbeat is a recent one");
-    turn.remove(&job).expect("it is removed");
     // As if it were some time later: written as the agent does.
     let mut node = view::node(&turn).expect("it is there");
     let conditions = node["status"]["conditions"].as_array_mut().expect("it has some");
     conditions.retain(|it| before.0.iter().any(|kind| it["type"] == **kind));
     for condition in &mut *conditions {
-        condition["lastHeartbeatTime"] = "2026-01-01T00:00:00Z".into();
+        condition["lastHeartbeatTime"] = "2000-01-01T00:00:00Z".into();
     }
     let status = json!({"conditions": conditions});
     let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, "status": status});
     let path = format!("{}/{NODE}/status?fieldManager=plimsoll&force=true", view::NODES);
     turn.api.request("PATCH", &path, Format::Apply, &body).and_then(Answer::object).expect("it is accepted");
-    turn.clean_up("--stale").expect("it completes");
+    turn.clean_up(&uninstall).expect("it completes");
     assert_eq!(left(), (vec![], vec![]));
-    turn.remove(&job).expect("it is removed");
+    turn.remove(&uninstall).expect("it is removed");
     turn.remove(&overlay::of_agents(&turn, overlay::SENSITIVE).expect("it is written")).expect("the same");
 }
 

@@ -25,7 +25,7 @@ fn after_an_oom_kill_at_its_own_limit_a_pod_is_restarted_or_fails_as_its_policy_
         turn.create(&bounded(policy)).expect("it is accepted");
     }
     for policy in POLICIES {
-        ended_as_it_says(&turn, policy).expect("as the kubelet has it");
+        ended_as_it_says(&turn, &name(policy), policy, is_oom_killed).expect("as the kubelet has it");
     }
     let counted = wait_for("the agent has counted each once", PATIENCE, || {
         Ok(Some(killed(&turn)?).filter(|after| after - before >= 3))
@@ -34,7 +34,7 @@ fn after_an_oom_kill_at_its_own_limit_a_pod_is_restarted_or_fails_as_its_policy_
     assert_eq!(counted.expect("it counts them") - before, 3);
     assert_eq!(killed(&turn).expect("the agent counts them") - before, 3, "each once");
     for policy in POLICIES {
-        ended_as_it_says(&turn, policy).expect("it stays so");
+        ended_as_it_says(&turn, &name(policy), policy, is_oom_killed).expect("it stays so");
         not_evicted(&turn, &name(policy)).expect("the kubelet's alone");
     }
     let condition = pressure(&turn).expect("a node").expect("it is there");
@@ -55,22 +55,31 @@ fn name(policy: &str) -> String {
     format!("restarts-{}", policy.to_lowercase())
 }
 
-/// Waits until the kubelet has done what the policy says after a kill.
-fn ended_as_it_says(turn: &Turn, policy: &str) -> Result<()> {
+/// That of a container which has ended, as a kubelet sees it that is notified of an OOM kill.
+fn is_oom_killed(terminated: &Value) -> bool {
+    terminated["reason"] == "OOMKilled"
+}
+
+/// Waits until the kubelet has done what the policy says after a kill of a pod's only container, whose state then this names.
+pub(crate) fn ended_as_it_says(
+    turn: &Turn,
+    name: &str,
+    policy: &str,
+    is_killed: impl Fn(&Value) -> bool,
+) -> Result<()> {
     let waited = wait_for("the kubelet has noticed it", PATIENCE, || {
-        let pod = view::stored(turn, &name(policy))?;
+        let pod = view::stored(turn, name)?;
         let [container] = &containers(&pod)[..] else { return Ok(None) };
         let (state, last) = (&container["state"], &container["lastState"]);
-        let is_killed = |state: &Value| state["terminated"]["reason"] == "OOMKilled";
+        let (phase, restarts) = (&pod["status"]["phase"], container["restartCount"].as_u64().unwrap_or_default());
         let as_it_says = if policy == "Never" {
-            pod["status"]["phase"] == "Failed" && is_killed(state) && container["restartCount"] == 0
+            phase == "Failed" && is_killed(&state["terminated"]) && restarts == 0
         } else {
-            let runs = pod["status"]["phase"] == "Running" && state["running"].is_object();
-            runs && is_killed(last) && container["restartCount"] == 1
+            phase == "Running" && state["running"].is_object() && is_killed(&last["terminated"]) && restarts > 0
         };
         Ok(as_it_says.then_some(()))
     });
-    waited.with_context(|| format!("{policy}: {:?}", view::stored(turn, &name(policy))))
+    waited.with_context(|| format!("{name}, {policy}: {:?}", view::stored(turn, name)))
 }
 
 /// Nothing in the API says that a pod was.

@@ -52,12 +52,12 @@ pub(crate) fn restart_kubelet(turn: &Turn) -> Result<()> {
     restart_kubelet_after(turn, ":")
 }
 
-/// Restarts the kubelet with its configuration as it was first and this line, which may be empty, and waits until it says that it
-/// has this, as JSON, in this field.
-pub(crate) fn reconfigure_kubelet(turn: &Turn, line: &str, field: &str, expected: Option<&str>) -> Result<()> {
+/// Restarts the kubelet with its configuration as it was first and these lines, of which there may be none, and waits until it says
+/// that it has this, as JSON, in this field.
+pub(crate) fn reconfigure_kubelet(turn: &Turn, lines: &str, field: &str, expected: Option<&str>) -> Result<()> {
     let (as_it_was, new) = (format!("{CONFIGURATION}.as-it-was"), format!("{CONFIGURATION}.new"));
     let change = format!(
-        "test -e {as_it_was} || cp {CONFIGURATION} {as_it_was}; cat {as_it_was} > {new}; echo '{line}' >> {new}; \
+        "test -e {as_it_was} || cp {CONFIGURATION} {as_it_was}; cat {as_it_was} > {new}; echo '{lines}' >> {new}; \
          mv {new} {CONFIGURATION}"
     );
     restart_kubelet_after(turn, &change)?;

@@ -1,7 +1,7 @@
 //! The node for one test at a time, with or without the agent.
 
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -81,8 +81,17 @@ impl Turn {
         if self.api.get("/api/v1/namespaces/plimsoll")?.status == 404 {
             return Ok(());
         }
-        self.kubectl(&["--namespace", "plimsoll", "delete", "daemonset", "plimsoll", "--cascade=foreground"])?;
-        let uninstall = self.clean_up("--all-nodes")?;
+        self.kubectl(&[
+            "--namespace",
+            "plimsoll",
+            "delete",
+            "daemonset",
+            "plimsoll",
+            "--ignore-not-found",
+            "--cascade=foreground",
+        ])?;
+        let uninstall = overlay::of_uninstall(self)?;
+        self.clean_up(&uninstall)?;
         let nodes = "daemonset/plimsoll-uninstall-nodes";
         Cluster::install(self, "uninstall-nodes")?;
         self.kubectl(&["--namespace", "plimsoll", "rollout", "status", nodes, "--timeout=4m"])?;
@@ -93,13 +102,13 @@ impl Turn {
         self.remove(&overlay::of_agents(self, overlay::SENSITIVE)?)
     }
 
-    /// Has the job of the uninstallation run to its end, of these nodes: what it was made of.
-    pub(crate) fn clean_up(&self, which: &str) -> Result<PathBuf> {
-        let uninstall = overlay::of_uninstall(self, which)?;
-        self.apply(&uninstall)?;
+    /// Has the job of this kustomization run to its end.
+    pub(crate) fn clean_up(&self, uninstall: &Path) -> Result<()> {
         let job = "job/plimsoll-uninstall";
-        self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job])?;
-        Ok(uninstall)
+        // One that has completed, of other nodes: its template cannot be changed.
+        self.kubectl(&["--namespace", "plimsoll", "delete", "--ignore-not-found", job])?;
+        self.apply(uninstall)?;
+        self.kubectl(&["--namespace", "plimsoll", "wait", "--for=condition=complete", "--timeout=4m", job]).map(drop)
     }
 
     /// Makes a pod.
