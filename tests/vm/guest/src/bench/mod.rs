@@ -171,6 +171,8 @@ struct Bench {
     workload: workload::Kind,
     swap: SwapKind,
     threshold_bytes: u64,
+    /// How much anonymous memory there was at the threshold in the last bare kill. Absent where nothing may be killed.
+    anonymous_bytes: Option<u64>,
     dice: Dice,
 }
 
@@ -211,12 +213,16 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         workload: arguments.workload,
         swap: arguments.swap,
         threshold_bytes: arguments.room_mib * MIB,
+        anonymous_bytes: None,
         dice,
     };
     println!("PLAN {}", turns.len());
     // What is on the terminal is there, too, where the machine does not come to its end.
     println!("MEASURED {}", serde_json::to_string(&measured)?);
     let begun = host_seconds()?;
+    if !arguments.workload.is_harmless() {
+        bench.try_out()?;
+    }
     let is_over = || Ok(host_seconds()?.saturating_sub(begun) >= arguments.seconds);
     in_order(&turns, is_over, |index, turn| {
         let (rounds, bare_kills) = (measured.rounds.len(), measured.bare_kills.len());

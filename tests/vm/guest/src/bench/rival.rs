@@ -65,10 +65,10 @@ impl Rival {
         }
     }
 
-    /// Starts it and waits until it watches. `anonymous_percent` is how much of what grows is anonymous memory.
-    pub(crate) fn start(self, threshold_bytes: u64, anonymous_percent: u64) -> Result<Running> {
+    /// Starts it and waits until it watches. `anonymous_bytes` is how much anonymous memory there is at the threshold.
+    pub(crate) fn start(self, threshold_bytes: u64, anonymous_bytes: u64) -> Result<Running> {
         match self {
-            Self::Earlyoom => earlyoom(threshold_bytes, anonymous_percent),
+            Self::Earlyoom => earlyoom(threshold_bytes, anonymous_bytes),
             Self::Nohang => nohang(threshold_bytes),
             Self::SystemdOomd => systemd_oomd(),
             _ => self.plimsoll(threshold_bytes),
@@ -176,14 +176,9 @@ pub(super) fn recover() -> Result<()> {
 /// earlyoom(1): SIGTERM below PERCENT of what user space can have (MemAvailable and AnonPages), SIGKILL below the half of
 /// it, from 1.8 on; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
 /// available memory whatever swap is free. `--prefer` and `--avoid` are empty in Debian's configuration.
-///
-/// `AnonPages` at the threshold depends on what grows until then.
-fn earlyoom(threshold_bytes: u64, anonymous_percent: u64) -> Result<Running> {
-    let whole = if is_of_user_memory(&package_version("earlyoom")?)? {
-        user_memory(threshold_bytes, meminfo("MemAvailable")?, meminfo("AnonPages")?, anonymous_percent)
-    } else {
-        meminfo("MemTotal")?
-    };
+fn earlyoom(threshold_bytes: u64, anonymous_bytes: u64) -> Result<Running> {
+    let is_of_user_memory = is_of_user_memory(&package_version("earlyoom")?)?;
+    let whole = if is_of_user_memory { threshold_bytes + anonymous_bytes } else { meminfo("MemTotal")? };
     let percent = percent(threshold_bytes, whole);
     set(EARLYOOM, &format!("EARLYOOM_ARGS=\"-r 3600 -m {percent} -s 100\"\n"))?;
     Unit::start("earlyoom.service", "sending SIGTERM when mem").map(Running::Unit)
@@ -201,12 +196,6 @@ fn is_of_user_memory(version: &str) -> Result<bool> {
 /// The version of a package of Debian that is installed.
 pub(super) fn package_version(package: &str) -> Result<String> {
     run(Command::new("dpkg-query").args(["--show", "--showformat=${Version}", package]))
-}
-
-/// What earlyoom takes for all memory of user space at the moment at which only `threshold` is available any more, if so
-/// much of what is taken until then is anonymous.
-const fn user_memory(threshold: u64, available: u64, anonymous: u64, anonymous_percent: u64) -> u64 {
-    threshold + anonymous + available.saturating_sub(threshold) / 100 * anonymous_percent
 }
 
 fn percent(part: u64, whole: u64) -> String {
@@ -284,15 +273,6 @@ mod tests {
             assert_eq!(is_of_user_memory(version).unwrap(), expected, "{version}");
         }
         assert!(is_of_user_memory("").is_err());
-    }
-
-    #[test]
-    fn user_memory_at_the_threshold_is_by_what_grows() {
-        // All of it anonymous: what is there now, because what is available becomes anonymous.
-        assert_eq!(user_memory(100, 800, 50, 100), 850);
-        // None of it: page tables or a tmpfs.
-        assert_eq!(user_memory(100, 800, 50, 0), 150);
-        assert_eq!(user_memory(100, 1100, 50, 80), 950);
     }
 
     #[test]

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked what the workload does.
 const TICK: Duration = Duration::from_millis(5);
+/// How often a bare kill is tried out before the rounds.
+const TRIES: u32 = 3;
 /// How long an event of a crossing just before the end may take.
 const LAST_EVENT: Duration = Duration::from_millis(200);
 /// How long memory has to be back, and what lives may neither grow nor shrink, before a round is over in which not all was
@@ -137,7 +139,7 @@ impl Bench {
         let survivor = Survivor::start()?;
         // What it has before it grows is part of what some rivals are configured by.
         let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
-        let running = rival.start(threshold_bytes, self.workload.anonymous_percent())?;
+        let running = rival.start(threshold_bytes, self.anonymous_bytes.map_or_else(|| meminfo("AnonPages"), Ok)?)?;
         let before = living::lasting()?;
         thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
         let (oom_before, mut log) = (machine::oom_kills()?, KernelLog::from_now()?);
@@ -226,6 +228,23 @@ impl Bench {
         Ok(seen)
     }
 
+    /// Has a bare kill before the rounds that does not count: what some rivals are configured by is known from then on.
+    pub(super) fn try_out(&mut self) -> Result<()> {
+        for _ in 0..TRIES {
+            if let Err(error) = self.bare_kill() {
+                println!("a bare kill before the rounds failed: {error:#}");
+                self.recover()?;
+            }
+            if self.anonymous_bytes.is_some() {
+                return Ok(());
+            }
+        }
+        println!(
+            "no bare kill in {TRIES} tries: what was anonymous before the workload grew is taken for what is at the threshold"
+        );
+        Ok(())
+    }
+
     /// Kills the workload when it crosses the threshold. Of one that never does nothing is known.
     pub(super) fn bare_kill(&mut self) -> Result<BareKill> {
         let swap = self.clean()?;
@@ -247,6 +266,7 @@ impl Bench {
                     return Ok(None);
                 }
             }
+            let anonymous_bytes = meminfo.named("AnonPages:")? * 1024;
             let killed_ns = now_ns();
             workload.kill()?;
             while workload.lives()? && begun.elapsed() < limit + PATIENCE {
@@ -256,16 +276,17 @@ impl Bench {
             let above = || Ok(meminfo.named("MemAvailable:")? * 1024 > threshold_bytes);
             let _ = wait_for("memory is back", REST, above);
             thread::sleep(TICK * 10);
-            Ok(Some((killed_ns, emptied_ns)))
+            Ok(Some((anonymous_bytes, killed_ns, emptied_ns)))
         };
         let (samples, killed) = sampled(|| at_once(kill))?;
         // Where the OOM killer was faster it was no bare kill.
         let killed = killed.filter(|_| machine::oom_kills().is_ok_and(|kills| kills == oom_before));
+        self.anonymous_bytes = killed.map(|(anonymous_bytes, ..)| anonymous_bytes).or(self.anonymous_bytes);
         let back_ns = |killed_ns| Some(back(&samples, killed_ns, self.threshold_bytes)?.saturating_sub(killed_ns));
         let kill = BareKill {
             bytes: workload.growth()?.bytes(),
-            emptied_ns: killed.map(|(killed_ns, emptied_ns)| emptied_ns - killed_ns),
-            memory_back_ns: killed.and_then(|(killed_ns, _)| back_ns(killed_ns)),
+            emptied_ns: killed.map(|(_, killed_ns, emptied_ns)| emptied_ns - killed_ns),
+            memory_back_ns: killed.and_then(|(_, killed_ns, _)| back_ns(killed_ns)),
         };
         self.observer.oom_kill(started)?;
         workload.end()?;

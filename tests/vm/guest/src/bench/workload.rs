@@ -81,15 +81,6 @@ impl Kind {
         matches!(self, Self::DiskStall | Self::CacheChurn | Self::CacheReread)
     }
 
-    /// How much of what it takes is anonymous memory, in percent.
-    pub(super) const fn anonymous_percent(self) -> u64 {
-        match self {
-            Self::Anon20 | Self::Anon100 | Self::Anon200 | Self::Anon | Self::Hundred => 100,
-            Self::Fork => FORKED_MIB * 100 / FORKED_WHOLE_MIB,
-            _ => 0,
-        }
-    }
-
     /// How long a round takes at most from the beginning of the growth. What is harmless runs for all of it: systemd-oomd
     /// and nohang act on pressure that lasts for 30 s.
     pub(super) const fn limit(self) -> Duration {
