@@ -101,7 +101,8 @@ pub(crate) fn of_uninstall(cluster: &Cluster) -> Result<PathBuf> {
 /// The same of nodes alone whose agent is gone, as cluster.md says.
 pub(crate) fn of_uninstall_where_stale(cluster: &Cluster) -> Result<PathBuf> {
     let patch = "  - target: {kind: Job, name: plimsoll-uninstall}
-    patch: '[{op: replace, path: /spec/template/spec/containers/0/args, value: [cluster-cleanup, --stale]}]'
+    patch: |
+      - {op: replace, path: /spec/template/spec/containers/0/args, value: [cluster-cleanup, --stale]}
 ";
     of_uninstall_with(cluster, patch)
 }
