@@ -48,7 +48,7 @@ fn bind(proxy: &Api, user: &str) {
         .expect("the role grants it");
 }
 
-/// Answers requests for its metrics with [`METRICS`], and others with 404, as long as the test runs: the address.
+/// Answers requests for its metrics with [`METRICS`], and others with another text, as long as the test runs: the address.
 fn agent() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it has one").to_string();
@@ -58,10 +58,10 @@ fn agent() -> String {
             let mut request = [0; 4096];
             let read = connection.read(&mut request).unwrap_or_default();
             let is_for_metrics = request[..read].starts_with(b"GET /metrics HTTP/");
-            let (status, text) = if is_for_metrics { ("200 OK", METRICS) } else { ("404 Not Found", "") };
+            let text = if is_for_metrics { METRICS } else { "ready" };
             let length = text.len();
             let _ =
-                write!(connection, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}");
+                write!(connection, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}");
         }
     });
     address
@@ -175,6 +175,7 @@ fn the_proxy_serves_metrics_alone_and_to_a_token_that_is_bound_to_the_role_alone
         ("a token without the role", &token(ACCOUNT, json!({}))[..], "/metrics", "Forbidden"),
         ("a token for another audience", &token(READER, json!({"audiences": ["another"]})), "/metrics", UNKNOWN),
         ("what is no token", "a.b.c", "/metrics", UNKNOWN),
+        // Which each user may `get` of an API server.
         ("another path", &bound, "/readyz", "NotFound"),
     ];
     for (what, token, path, refused) in cases {
