@@ -100,6 +100,8 @@ impl<T: Clone + Send + 'static> Worker<T> {
         }
         // A thread that has died leaves the question outstanding, as one that hangs does.
         state.outstanding = Some(now);
+        // The thread that is woken takes it as well.
+        drop(state);
         self.asks.try_send(now).is_ok()
     }
 

@@ -9,7 +9,7 @@ use crate::bench;
 use crate::bench::rival::{self, Rival, Running};
 use crate::cgroup::{Cgroup, ROOT};
 use crate::containerd::{self, Driver};
-use crate::machine::{named, now_ns, wait_for};
+use crate::machine::{meminfo, named, now_ns, wait_for};
 use crate::pods_tests::FACTS;
 use crate::scene::{MIB, PATIENCE, allow_files_of_the_unit};
 use crate::systemd;
@@ -180,7 +180,11 @@ impl Watched {
                 }
                 Running::Agent(agent, settings.cgroup()?)
             }
-            other => other.start(THRESHOLD, 100)?,
+            other => {
+                // As if all that is available until then were taken as anonymous memory.
+                let taken = meminfo("MemAvailable")?.saturating_sub(THRESHOLD);
+                other.start(THRESHOLD, meminfo("AnonPages")? + taken)?
+            }
         };
         let cgroup = running.cgroup()?.with_context(|| format!("{} has no cgroup", bench::name(&watcher)))?;
         Ok(Self { running, cgroup })
