@@ -52,9 +52,10 @@ impl Processor {
     }
 }
 
-/// The machine, but for its kernel, its disks and its ports.
+/// The machine, but for its kernel, its disks and its ports. It ends with the thread that starts it, however that ends.
 pub(crate) fn machine(arguments: &Arguments, processor: Processor, accelerated: bool) -> anyhow::Result<Command> {
-    let mut qemu = Command::new(format!("qemu-system-{}", processor.name()));
+    let mut qemu = Command::new("setpriv");
+    qemu.args(["--pdeathsig", "KILL", &format!("qemu-system-{}", processor.name())]);
     qemu.args(["-nographic", "-no-reboot", "-monitor", "none", "-m", &arguments.memory]);
     if let Some(socket) = &arguments.monitor {
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", escaped(socket)));

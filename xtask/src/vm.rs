@@ -315,7 +315,7 @@ fn start(
     if !arguments.shell {
         qemu.stdin(Stdio::null()).stdout(Stdio::piped());
     }
-    let mut child = qemu.spawn().with_context(|| format!("cannot start {}", qemu.get_program().display()))?;
+    let mut child = qemu.spawn().context("cannot start QEMU with setpriv")?;
     let (send, receive) = std::sync::mpsc::channel();
     let reader = child.stdout.take().map(|stdout| {
         std::thread::spawn(move || {
