@@ -23,7 +23,7 @@ use crate::{cluster as cluster_of_tests, install, rounds, run, vm};
 /// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
     ("poll-10s", "a sample every 10 s, as the kubelet takes it"),
-    ("psi", "a pressure trigger, as most OOM daemons do"),
+    ("psi", "a pressure trigger of the kernel"),
     ("ebpf", "Plimsoll, woken by an event of the kernel"),
 ];
 

@@ -51,7 +51,7 @@ pub(super) fn measured(printed: &str) -> Option<Measured> {
             measured.rounds.push(Round::of_panic(rival, number, measured.room_bytes, kernel));
         }
         Some(Turn { rival, number }) => {
-            measured.failed.push(Failed { rival, number, why: ENDED.into() });
+            measured.failed.push(Failed { rival, number, has_begun: true, why: ENDED.into() });
         }
         // It ended between two rounds.
         None => {}

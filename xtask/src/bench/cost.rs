@@ -37,19 +37,22 @@ pub(super) struct CostCell {
     rounds: u32,
     /// How many workloads there are, one number after the other.
     workloads: &'static str,
+    /// How much memory the machine has, as QEMU reads it.
+    memory: &'static str,
     /// What the machine runs from: with systemd where there are other daemons.
     pub(super) root: Root,
     /// The packages of Debian in that.
     pub(super) packages: &'static [&'static str],
 }
 
-pub(super) static CELLS: [CostCell; 5] = [
+pub(super) static CELLS: [CostCell; 6] = [
     CostCell {
         name: "cost-hooks",
         what: "how many instructions each hook takes of a fixed load, and what its program is like",
         guest: "hooks",
         rounds: 3,
         workloads: "0",
+        memory: "1G",
         root: Root::Initramfs,
         packages: &[],
     },
@@ -59,6 +62,7 @@ pub(super) static CELLS: [CostCell; 5] = [
         guest: "storms",
         rounds: 10,
         workloads: "0",
+        memory: "1G",
         root: Root::Initramfs,
         packages: &[],
     },
@@ -68,8 +72,20 @@ pub(super) static CELLS: [CostCell; 5] = [
         guest: "idle",
         rounds: 6,
         workloads: "0,100,500,4000",
+        memory: "1G",
         root: Root::Systemd,
         packages: &rivals::PACKAGES,
+    },
+    CostCell {
+        name: "cost-large",
+        what: "what the agent and earlyoom take while nothing happens on a machine with more memory, where earlyoom sleeps as \
+            long as it ever does",
+        guest: "large",
+        rounds: 6,
+        workloads: "0,500",
+        memory: "8G",
+        root: Root::Systemd,
+        packages: &["earlyoom"],
     },
     CostCell {
         name: "cost-pods",
@@ -78,6 +94,7 @@ pub(super) static CELLS: [CostCell; 5] = [
         guest: "pods",
         rounds: 6,
         workloads: "500",
+        memory: "1G",
         root: Root::Systemd,
         packages: &["containerd", "e2fsprogs", "earlyoom"],
     },
@@ -87,6 +104,7 @@ pub(super) static CELLS: [CostCell; 5] = [
         guest: "start",
         rounds: 6,
         workloads: "0",
+        memory: "1G",
         root: Root::Initramfs,
         packages: &[],
     },
@@ -152,6 +170,7 @@ pub(super) fn claims(known: &[Known]) -> Vec<Claim> {
             Measured::Hooks(_) => Vec::new(),
             Measured::Storms(storms) => storms::claims(storms),
             Measured::Idle(idle) => idle::claims(idle, &idle::ALONE),
+            Measured::Large(idle) => idle::claims(idle, &idle::LARGE),
             Measured::Pods(idle) => idle::claims(idle, &idle::ON_A_NODE),
             Measured::Start(start) => start::claims(start).into_iter().collect(),
         })

@@ -35,7 +35,15 @@ pub(super) struct Failed {
     /// Absent for a bare kill.
     pub(super) rival: Option<String>,
     pub(super) number: u32,
+    /// Whether the workload may have begun to grow, so that something might have been seen.
+    #[serde(default = "unknown")]
+    pub(super) has_begun: bool,
     pub(super) why: String,
+}
+
+/// In results from before it was noted.
+const fn unknown() -> bool {
+    true
 }
 
 /// One workload that met one rival. Times are after the crossing of the threshold.

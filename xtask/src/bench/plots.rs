@@ -144,7 +144,7 @@ fn sizes(panel: &Area<'_>, measured: &Measured) -> Drawn {
     frame(&mut chart, "MiB past the threshold", &|mib| format!("{mib:.0}"))?;
     // To different sides, because one may be close to the other.
     line(panel, &mut chart, 0.0, ("threshold", HPos::Right), THRESHOLD)?;
-    line(panel, &mut chart, room, ("nothing left", HPos::Left), THRESHOLD)?;
+    line(panel, &mut chart, room, ("MemAvailable is 0", HPos::Left), THRESHOLD)?;
     for (row, (name, family)) in RIVALS.into_iter().enumerate() {
         spread(&mut chart, row, family.colour(), &PAST, measured, name, in_mib)?;
     }
@@ -297,7 +297,8 @@ mod tests {
         for (name, _) in RIVALS {
             assert_eq!(texts(name), 1, "{name}");
         }
-        for (what, times) in [("a bare kill", 1), ("threshold", 1), ("nothing left", 1), ("NOT RUN", 12), ("median", 1)]
+        for (what, times) in
+            [("a bare kill", 1), ("threshold", 1), ("MemAvailable is 0", 1), ("NOT RUN", 12), ("median", 1)]
         {
             assert_eq!(texts(what), times, "{what}");
         }

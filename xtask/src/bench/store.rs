@@ -181,8 +181,8 @@ mod tests {
         more.measured.rounds.retain(|round| round.rival == "earlyoom" && round.number < 2);
         more.measured.bare_kills.truncate(1);
         more.measured.failed = vec![
-            Failed { rival: Some("earlyoom".into()), number: 0, why: "it broke".into() },
-            Failed { rival: None, number: 0, why: "it broke".into() },
+            Failed { rival: Some("earlyoom".into()), number: 0, has_begun: true, why: "it broke".into() },
+            Failed { rival: None, number: 0, has_begun: false, why: "it broke".into() },
         ];
         kept.go_on(more);
         assert_eq!((kept.part(), kept.rest().len()), (None, 0));

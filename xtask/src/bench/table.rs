@@ -52,9 +52,13 @@ pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[
                 number + 1
             );
         }
-        for Failed { rival, number, why } in &kept.measured.failed {
+        for Failed { rival, number, has_begun, why } in &kept.measured.failed {
             let of = rival.as_ref().map_or("bare kill".into(), |rival| format!("round against {rival}"));
-            let _ = writeln!(text, "- Failed: {of}, number {}: {}", number + 1, one_line(why));
+            let when = if *has_begun { "" } else { " before the workload grew" };
+            let _ = writeln!(text, "- Failed{when}: {of}, number {}: {}", number + 1, one_line(why));
+        }
+        if !text.ends_with("\n\n") {
+            text.push('\n');
         }
     }
     if !missing.is_empty() {
@@ -249,11 +253,13 @@ mod tests {
         let mut done = sample();
         done.kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number < 4);
         let (rival, why) = (Some("earlyoom".into()), "it\nbroke".into());
-        done.kept.measured.failed.push(Failed { rival, number: 4, why });
-        let text = whole("6.12", &[done], &[], &[], "6.12");
+        done.kept.measured.failed.push(Failed { rival, number: 4, has_begun: false, why });
+        let text = whole("6.12", &[done, sample()], &[], &[], "6.12");
         assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
         assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds.");
-        assert_eq!(line(&text, "- Failed"), "- Failed: round against earlyoom, number 5: it/broke");
+        let failed = "- Failed before the workload grew: round against earlyoom, number 5: it/broke";
+        assert_eq!(line(&text, "- Failed"), failed);
+        assert!(text.contains(&format!("{failed}\n\n## ")), "{text}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What has to hold of all cells that were measured.
 
+use std::collections::BTreeSet;
+
 use super::cells::Cell;
 use super::figures::{MEMORY_BACK, Unit, bare};
-use super::measured::Round;
+use super::measured::{Failed, Round};
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
 use super::store::Done;
 use crate::claim::{self, Claim};
@@ -33,17 +35,21 @@ pub(super) fn claims(done: &[Done], cells: &[Cell]) -> Vec<Claim> {
     claims.into_iter().filter_map(|(claim, is_about)| Some(so_far(claim?, done, cells, is_about))).collect()
 }
 
-/// The claim, undecided where it holds so far and not all is measured.
+/// The claim, undecided where it holds so far and not all is measured, or not of the same sources. A round that failed
+/// before the workload grew might have shown nothing, and was played again.
 fn so_far(claim: Claim, done: &[Done], cells: &[Cell], is_about: fn(&Cell) -> bool) -> Claim {
     let cells = || cells.iter().filter(|cell| is_about(cell));
     let of = |cell: &Cell| done.iter().find(|one| one.cell == *cell);
     let missing = cells().filter(|cell| of(cell).is_none_or(|one| one.kept.part().is_some())).count();
     let failed = cells().filter_map(of).flat_map(|one| &one.kept.measured.failed);
-    let failed = failed.filter(|one| one.rival.as_deref().is_some_and(|rival| JUDGED.contains(&rival))).count();
+    let is_judged = |one: &&Failed| one.rival.as_deref().is_some_and(|rival| JUDGED.contains(&rival));
+    let failed = failed.filter(is_judged).filter(|one| one.has_begun).count();
+    let revisions = cells().filter_map(of).map(|one| &one.kept.revision[..]).collect::<BTreeSet<_>>().len();
     let all = cells().count();
     let left = [
         (missing > 0).then(|| format!("{missing} of {all} cells are not measured, or in part")),
         (failed > 0).then(|| format!("{failed} rounds failed")),
+        (revisions > 1).then(|| format!("cells are of {revisions} revisions")),
     ];
     let left = left.into_iter().flatten().collect::<Vec<_>>();
     if left.is_empty() {
@@ -307,10 +313,18 @@ mod tests {
         let expected = [None, None, Some(true), None, None];
         assert_eq!(holds(&part, &own), expected, "of those that fill memory");
         let mut failed = both(&|_| ());
-        failed[0].kept.measured.failed.push(Failed { rival: Some(EBPF.into()), number: 0, why: "it broke".into() });
+        let (rival, why) = (Some(EBPF.into()), "it broke".into());
+        failed[0].kept.measured.failed.push(Failed { rival, number: 0, has_begun: true, why });
         assert_eq!(holds(&failed, &own), expected);
-        failed[0].kept.measured.failed[0].rival = Some("earlyoom".into());
+        failed[0].kept.measured.failed[0].has_begun = false;
+        assert_eq!(holds(&failed, &own), [Some(true); 5], "nothing could be seen in it");
+        let (rival, why) = (Some("earlyoom".into()), "it broke".into());
+        failed[0].kept.measured.failed[0] = Failed { rival, number: 0, has_begun: true, why };
         assert_eq!(holds(&failed, &own), [Some(true); 5]);
+        let mut older = both(&|_| ());
+        older[1].kept.revision = "older".into();
+        let expected = [Some(true), None, Some(true), Some(true), Some(true)];
+        assert_eq!(holds(&older, &own), expected, "what is about both is of no sources as they are");
         let mut broken = both(&|round| round.oom_kills += u64::from(is(round, EBPF)));
         broken.pop();
         assert_eq!(holds(&broken, &all)[0], Some(false));

@@ -296,7 +296,7 @@ fn round(
     let rush = if rate == 0 { 0 } else { rush.saturating_sub(APPROACH_MIB) };
     let generation = observer.arm(threshold_bytes)?;
     let (samples, (crossing, mut hog)) =
-        sampled(|| play(observer, generation, &work, mib, rate, rush, threshold_bytes))?;
+        sampled(threshold_bytes, || play(observer, generation, &work, mib, rate, rush, threshold_bytes))?;
     let oom_kills = machine::oom_kills()? - oom_before;
     let oom_kill = observer.oom_kill(started)?;
     let ended = hog.child.try_wait()?;

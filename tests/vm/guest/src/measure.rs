@@ -15,11 +15,17 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
 }
 
+/// How far apart samples are, and how far from the first one below the threshold on, for so long: what comes back sooner
+/// than in that would be measured by the pace of the samples otherwise.
+const PACE: Duration = Duration::from_millis(2);
+const SOON_PACE: Duration = Duration::from_micros(500);
+const SOON_NS: u64 = 16_000_000;
+
 /// Samples while `work` runs.
-pub(crate) fn sampled<T>(work: impl FnOnce() -> Result<T>) -> Result<(Vec<Sample>, T)> {
+pub(crate) fn sampled<T>(threshold_bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<(Vec<Sample>, T)> {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        let thread = scope.spawn(|| sample(&ended));
+        let thread = scope.spawn(|| sample(threshold_bytes, &ended));
         let done = work();
         ended.store(true, Ordering::Relaxed);
         let samples = thread.join().map_err(|_| anyhow::anyhow!("the sampler panicked"))?;
@@ -27,16 +33,18 @@ pub(crate) fn sampled<T>(work: impl FnOnce() -> Result<T>) -> Result<(Vec<Sample
     })
 }
 
-/// Samples every few milliseconds.
-fn sample(ended: &AtomicBool) -> Vec<Sample> {
-    let mut samples = Vec::with_capacity(64 * 1024);
+/// Samples at that pace until it has ended.
+fn sample(threshold_bytes: u64, ended: &AtomicBool) -> Vec<Sample> {
+    let (mut samples, mut below_ns) = (Vec::with_capacity(64 * 1024), None);
     let Ok(mut meminfo) = Reread::open("/proc/meminfo", 4096) else { return samples };
     while !ended.load(Ordering::Relaxed) && samples.len() < samples.capacity() {
         let at_ns = now_ns();
         if let Ok(kib) = meminfo.named("MemAvailable:") {
             samples.push(Sample { at_ns, bytes: kib * 1024 });
+            below_ns = below_ns.or((kib * 1024 <= threshold_bytes).then_some(at_ns));
         }
-        thread::sleep(Duration::from_millis(2));
+        let is_soon = below_ns.is_some_and(|below_ns| at_ns - below_ns < SOON_NS);
+        thread::sleep(if is_soon { SOON_PACE } else { PACE });
     }
     samples
 }

@@ -35,6 +35,14 @@ pub(super) const ALONE: Goals = Goals {
     memory: "12 MiB of memory at rest",
     pss: 12 << 20,
 };
+/// With more memory, where earlyoom sleeps for as long as it ever does.
+pub(super) const LARGE: Goals = Goals {
+    at_rest: "one wake-up a second at rest on a large machine",
+    cpu_beside: "instructions at rest beside earlyoom's on a large machine",
+    cpu: &[(0, 2), (500, 1)],
+    memory: "12 MiB of memory at rest on a large machine",
+    pss: 12 << 20,
+};
 /// With pods, a container runtime and a kubelet's disk, for which it has two processes more.
 pub(super) const ON_A_NODE: Goals = Goals {
     at_rest: "one wake-up a second at rest beside pods",

@@ -12,6 +12,7 @@ pub(super) enum Measured {
     Hooks(Hooks),
     Storms(Storms),
     Idle(Idle),
+    Large(Idle),
     Pods(Idle),
     Start(Start),
 }
@@ -23,6 +24,7 @@ impl Measured {
             Self::Hooks(_) => "hooks",
             Self::Storms(_) => "storms",
             Self::Idle(_) => "idle",
+            Self::Large(_) => "large",
             Self::Pods(_) => "pods",
             Self::Start(_) => "start",
         }
@@ -40,7 +42,7 @@ impl Measured {
         match self {
             Self::Hooks(hooks) => least(hooks.loads.iter().map(|run| (&run.load, run.statistics))),
             Self::Storms(storms) => least(storms.runs.iter().map(|run| (&run.storm, run.agent))),
-            Self::Idle(idle) | Self::Pods(idle) => {
+            Self::Idle(idle) | Self::Large(idle) | Self::Pods(idle) => {
                 least(idle.windows.iter().map(|window| (&window.watcher, window.at())))
             }
             Self::Start(start) => start.pairs.len(),
@@ -53,6 +55,7 @@ impl Measured {
             Self::Hooks(Hooks { machine, .. })
             | Self::Storms(Storms { machine, .. })
             | Self::Idle(Idle { machine, .. })
+            | Self::Large(Idle { machine, .. })
             | Self::Pods(Idle { machine, .. })
             | Self::Start(Start { machine, .. }) => machine,
         }

@@ -56,6 +56,7 @@ impl Bench {
         let command = cell.command(&format!("/out/{LEFT}"));
         self.boot(cell.name, &command, |machine| {
             (machine.icount, machine.root) = (true, cell.root);
+            machine.memory = cell.memory.into();
             machine.packages = debian_root::names(cell.packages);
         })?;
         cell.kept(&self.left(cell.name)?, self.date.clone(), self.revision.clone())

@@ -54,7 +54,7 @@ fn figures(kept: &Kept) -> String {
     match &kept.measured {
         Measured::Hooks(hooks) => programs::table(hooks) + "\n" + &size(&kept.binary),
         Measured::Storms(storms) => storms::table(storms),
-        Measured::Idle(idle) | Measured::Pods(idle) => idle::table(idle),
+        Measured::Idle(idle) | Measured::Large(idle) | Measured::Pods(idle) => idle::table(idle),
         Measured::Start(start) => start::table(start),
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         let kept = Kept { date, revision, rounds: 10, binary: Binary::default(), measured };
         let known = [
             Known { cell: &CELLS[1], kept: Ok(kept), again: Some("it failed".into()) },
-            Known { cell: &CELLS[4], kept: Err("it\nbroke".into()), again: None },
+            Known { cell: &CELLS[5], kept: Err("it\nbroke".into()), again: None },
         ];
         let claims = [Claim { what: "it is small", found: "not small".into(), holds: Some(false) }];
         let text = whole("6.12", &known, &claims);

@@ -119,6 +119,8 @@ struct Failed {
     /// Absent for a bare kill.
     rival: Option<String>,
     number: usize,
+    /// Whether the workload had begun to grow, so that it might have shown something.
+    has_begun: bool,
     why: String,
 }
 
@@ -130,8 +132,8 @@ struct Turn {
 }
 
 impl Turn {
-    fn failed(self, error: &anyhow::Error) -> Failed {
-        Failed { rival: self.rival.as_ref().map(name), number: self.number, why: format!("{error:#}") }
+    fn failed(self, has_begun: bool, error: &anyhow::Error) -> Failed {
+        Failed { rival: self.rival.as_ref().map(name), number: self.number, has_begun, why: format!("{error:#}") }
     }
 }
 
@@ -173,6 +175,8 @@ struct Bench {
     threshold_bytes: u64,
     /// How much anonymous memory there was at the threshold in the last bare kill. Absent where nothing may be killed.
     anonymous_bytes: Option<u64>,
+    /// Whether the workload of this round has begun to grow.
+    has_begun: bool,
     dice: Dice,
 }
 
@@ -214,6 +218,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         swap: arguments.swap,
         threshold_bytes: arguments.room_mib * MIB,
         anonymous_bytes: None,
+        has_begun: false,
         dice,
     };
     println!("PLAN {}", turns.len());
@@ -230,7 +235,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         let played = bench.play(turn, &mut measured);
         let said = played.as_ref().map_or_else(|error| format!("{turn} failed: {error:#}"), String::clone);
         println!("ROUND {} of {} {said}", index + 1, turns.len());
-        let failed = played.err().map(|error| turn.failed(&error));
+        let failed = played.err().map(|error| turn.failed(bench.has_begun, &error));
         let went_well = failed.is_none();
         let (rounds, bare_kills) = (&measured.rounds[rounds..], &measured.bare_kills[bare_kills..]);
         println!("PART {}", json!({"rounds": rounds, "bare_kills": bare_kills, "failed": failed.as_slice()}));
@@ -271,6 +276,7 @@ fn in_order(
 impl Bench {
     /// Plays a turn, and gives it in a line once it is among what was measured.
     fn play(&mut self, turn: Turn, measured: &mut Measured) -> Result<String> {
+        self.has_begun = false;
         if let Some(rival) = turn.rival {
             let round = self.round(rival, turn.number)?;
             let said = round.to_string();

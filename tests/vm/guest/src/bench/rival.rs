@@ -34,7 +34,7 @@ pub(crate) enum Rival {
 
 /// Its configuration, as Debian installs it. A file of environment variables, read by its unit.
 const EARLYOOM: &str = "/etc/default/earlyoom";
-const NOHANG: &str = "/etc/nohang/nohang-desktop.conf";
+const NOHANG: &str = "/etc/nohang/nohang.conf";
 const OOMD: &str = "systemd-oomd.service";
 /// Debian's packages of them, whose versions are noted.
 pub(super) const PACKAGES: [&str; 4] = ["earlyoom", "nohang", "systemd", "systemd-oomd"];
@@ -44,7 +44,7 @@ impl Rival {
     pub(super) const fn period_ms(self) -> u64 {
         match self {
             Self::PlimsollPoll10s => 10_000,
-            // `max_sleep` of the configuration that it ships.
+            // `max_sleep` of that configuration.
             Self::Nohang => 3000,
             // earlyoom's longest sleep (`sleep_time_ms`), and systemd-oomd's interval for pressure.
             Self::Earlyoom | Self::SystemdOomd | Self::PlimsollPoll1s => 1000,
@@ -203,8 +203,8 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{}.{:03}", thousandths / 1000, thousandths % 1000)
 }
 
-/// nohang(8), in the configuration for desktops that it ships. It acts where both available memory and free swap are
-/// below their thresholds: 100 % of swap has it act on available memory alone, as `-s 100` has earlyoom. At the hard
+/// nohang(8), in the configuration that it ships for machines without a desktop. It acts where both available memory and
+/// free swap are below their thresholds: 100 % of swap has it act on available memory alone, as `-s 100` has earlyoom. At the hard
 /// threshold it sends SIGKILL at once.
 fn nohang(threshold_bytes: u64) -> Result<Running> {
     let memory = format!("{} M", threshold_bytes / MIB);
@@ -219,7 +219,7 @@ fn nohang(threshold_bytes: u64) -> Result<Running> {
         ],
     )?;
     set(NOHANG, &text)?;
-    Unit::start("nohang-desktop.service", "Monitoring has started!").map(Running::Unit)
+    Unit::start("nohang.service", "Monitoring has started!").map(Running::Unit)
 }
 
 /// The configuration with other values for these keys, each of which has to be there once.

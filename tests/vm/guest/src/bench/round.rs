@@ -148,14 +148,22 @@ impl Bench {
         let generation = self.observer.arm(threshold_bytes)?;
         let started = now_ns();
         survivor.begin();
+        self.has_begun = true;
         let asks = rival == Rival::OomKiller && !self.workload.is_harmless();
         let (cgroup, ended) = (Cgroup::existing(&workload::cgroup())?, AtomicBool::new(false));
-        let (mut samples, (seen, expected)) = sampled(|| {
+        let (mut samples, (seen, expected)) = sampled(threshold_bytes, || {
             thread::scope(|scope| {
-                let asked = asks.then(|| scope.spawn(|| expected(threshold_bytes, available, &cgroup, &ended)));
+                let asks = asks.then(|| {
+                    scope.spawn(|| {
+                        let expected = expected(threshold_bytes, available, &cgroup, &ended);
+                        // Asking takes the only processor: how long is nothing that memory caused.
+                        survivor.begin();
+                        expected
+                    })
+                });
                 let watched = self.watch(&mut workload, generation);
                 ended.store(true, Ordering::Relaxed);
-                let asked = asked.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
+                let asked = asks.map(|asked| asked.join().map_err(|_| anyhow::anyhow!("the asking thread panicked")));
                 Ok((watched?, asked.transpose()?.flatten()))
             })
         })?;
@@ -269,8 +277,9 @@ impl Bench {
             let anonymous_bytes = meminfo.named("AnonPages:")? * 1024;
             let killed_ns = now_ns();
             workload.kill()?;
+            // No more often than in a round, as what looks takes of the processor that the killed one ends on.
             while workload.lives()? && begun.elapsed() < limit + PATIENCE {
-                thread::sleep(Duration::from_micros(500));
+                thread::sleep(TICK);
             }
             let emptied_ns = now_ns();
             let above = || Ok(meminfo.named("MemAvailable:")? * 1024 > threshold_bytes);
@@ -278,7 +287,8 @@ impl Bench {
             thread::sleep(TICK * 10);
             Ok(Some((anonymous_bytes, killed_ns, emptied_ns)))
         };
-        let (samples, killed) = sampled(|| at_once(kill))?;
+        self.has_begun = true;
+        let (samples, killed) = sampled(threshold_bytes, || at_once(kill))?;
         // Where the OOM killer was faster it was no bare kill.
         let killed = killed.filter(|_| machine::oom_kills().is_ok_and(|kills| kills == oom_before));
         self.anonymous_bytes = killed.map(|(anonymous_bytes, ..)| anonymous_bytes).or(self.anonymous_bytes);

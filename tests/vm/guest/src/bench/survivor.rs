@@ -19,6 +19,9 @@ use std::time::Duration;
 
 /// What is reserved for it, as systemd reads it; its slice has the same, without which the reservation counts for nothing.
 pub(super) const RESERVED: &str = "MemoryLow=32M";
+/// What says to each rival that it is to be kept, as their documents have it: its reservation to Plimsoll, its adjustment
+/// to the OOM killer, earlyoom and nohang, and its preference to systemd-oomd.
+const KEPT: [&str; 3] = [RESERVED, "OOMScoreAdjust=-500", "ManagedOOMPreference=avoid"];
 /// What it holds, beside what every process needs: less than is reserved.
 const HELD_MIB: usize = 24;
 /// What it uses each millisecond: all of it in a fifth of a second.
@@ -79,7 +82,7 @@ impl Survivor {
         record::prepare(Path::new(NOTES), 1)?;
         let notes = notes(Path::new(NOTES))?;
         let mib = HELD_MIB.to_string();
-        let properties = [RESERVED, "CollectMode=inactive-or-failed"];
+        let properties = [&KEPT[..], &["CollectMode=inactive-or-failed"]].concat();
         let cgroup = start_guest_in(SLICE, NAME, &properties, &["survivor", "--mib", &mib, "--notes", NOTES])?;
         wait_for("the survivor is in place", PATIENCE, || {
             Ok(notes.word(TIMES).is_some_and(|times| times.load(Ordering::Acquire) > 0))
@@ -87,7 +90,7 @@ impl Survivor {
         Ok(Self { cgroup, notes })
     }
 
-    /// From here on its longest stall counts.
+    /// From here on its longest stall counts, and none before.
     pub(super) fn begin(&self) {
         self.notes.publish(LONGEST, 0);
     }

@@ -34,6 +34,8 @@ const THRESHOLD: u64 = 64 * MIB;
 pub(super) enum Workloads {
     /// Cgroups in the slice of the workloads, which the agent knows by that. Also measured in storms.
     Cgroups,
+    /// The same on a machine with more memory, and not in storms.
+    Large,
     /// Pods, which the agent has a list of, with thresholds on the kubelet's disk. Beside a containerd.
     Pods,
 }
@@ -43,6 +45,7 @@ impl Workloads {
     const fn cell(self) -> &'static str {
         match self {
             Self::Cgroups => "idle",
+            Self::Large => "large",
             Self::Pods => "pods",
         }
     }
@@ -51,14 +54,14 @@ impl Workloads {
     const fn watchers(self) -> &'static [Rival] {
         match self {
             Self::Cgroups => &[Rival::PlimsollEbpf, Rival::Earlyoom, Rival::SystemdOomd],
-            Self::Pods => &[Rival::PlimsollEbpf, Rival::Earlyoom],
+            Self::Large | Self::Pods => &[Rival::PlimsollEbpf, Rival::Earlyoom],
         }
     }
 
     fn settings(self) -> Result<Settings> {
         let settings = settings()?;
         Ok(match self {
-            Self::Cgroups => settings,
+            Self::Cgroups | Self::Large => settings,
             Self::Pods => Settings {
                 pod_facts: Some(FACTS.into()),
                 node_disk: Some((None, THRESHOLD)),
@@ -125,7 +128,7 @@ pub(super) fn measure(kind: Workloads, windows: usize, workloads: &[u32], out: &
     for (count, is_storm) in turns {
         while there < count {
             match kind {
-                Workloads::Cgroups => {
+                Workloads::Cgroups | Workloads::Large => {
                     let idle = Path::new(ROOT).join(bench::SLICE).join(format!("idle-{there}"));
                     fs::create_dir(&idle).with_context(|| format!("cannot make {}", idle.display()))?;
                 }
