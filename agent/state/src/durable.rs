@@ -1,6 +1,6 @@
-//! What must survive the end of the agent and of the machine: evictions that are not finished, conditions, the engine's
-//! state, what is known of pods, and when images were used. On a disk, written and synced by services alone; neither a
-//! decision nor a kill waits for it.
+//! What must survive the end of the agent and of the machine: evictions that are not finished, conditions, what is known
+//! of pods, and when images were used. On a disk, written and synced by services alone; neither a decision nor a kill waits
+//! for it.
 //!
 //! # On disk
 //!
@@ -44,7 +44,7 @@ mod slots;
 
 pub use content::Refused;
 pub use disk::OpenError;
-pub use entry::{Condition, Engine, Eviction, Figures, PodName, Progress, Reason};
+pub use entry::{Condition, Eviction, Figures, PodName, Progress, Reason};
 pub use look::{Look, look};
 pub use moment::Moment;
 pub use slots::{Problem, WriteError};
@@ -64,7 +64,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// up to this.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What survives, and its place on the disk. At most 5.1 MiB in each of the two files, as much in memory, and twice
+/// What survives, and its place on the disk. At most 4.1 MiB in each of the two files, as much in memory, and twice
 /// that while it is read or written.
 #[derive(Debug)]
 pub struct Store {
@@ -90,9 +90,9 @@ pub enum Found {
     Nothing,
     /// What was written in this boot.
     Continued,
-    /// What was written in an earlier boot, without what cannot be true any more: the engine's state, whose clock and
-    /// cgroups are no more, and evictions that were only decided and that were not reported, since what they were
-    /// decided for is over. Those that were killed for are verified: nothing of that boot lives.
+    /// What was written in an earlier boot, without what cannot be true any more: evictions that were only decided and that
+    /// were not reported, since what they were decided for is over. Those that were killed for are verified: nothing of
+    /// that boot lives.
     Rebooted {
         /// How many entries are left out.
         dropped: u32,
@@ -226,19 +226,6 @@ impl Store {
     /// Adds a condition, in the place of an earlier one of the same type.
     pub fn set_condition(&mut self, condition: Condition) -> Result<(), Refused> {
         self.put(&Entry::Condition(condition))
-    }
-
-    /// The engine's state; absent if there is none, or another build made it: what its words mean is that build's.
-    pub fn engine(&self, made_by: &str) -> Option<String> {
-        self.content.entries(Kind::Engine).find_map(|entry| match entry {
-            Entry::Engine(engine) if engine.made_by == made_by => Some(engine.state),
-            _ => None,
-        })
-    }
-
-    /// Replaces the engine's state.
-    pub fn set_engine(&mut self, engine: Engine) -> Result<(), Refused> {
-        self.put(&Entry::Engine(engine))
     }
 
     /// What is known of each pod, by UID, in the form that it was given in.

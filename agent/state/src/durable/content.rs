@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Condition,
-    Engine,
     Eviction,
     Facts,
     Images,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 4;
 
 /// How much there can be of a kind.
 struct Limits {
@@ -30,7 +29,6 @@ const KIB: usize = 1 << 10;
 /// By kind.
 const LIMITS: [Limits; KINDS] = [
     Limits { what: "conditions", entries: 32, bytes: 4 * KIB, all_bytes: 64 * KIB },
-    Limits { what: "states of the engine", entries: 1, bytes: 1024 * KIB, all_bytes: 1024 * KIB },
     Limits { what: "evictions", entries: 512, bytes: 32 * KIB, all_bytes: 1024 * KIB },
     Limits { what: "facts of pods", entries: 4096, bytes: 16 * KIB, all_bytes: 2048 * KIB },
     Limits { what: "histories of images", entries: 4096, bytes: KIB, all_bytes: 1024 * KIB },
@@ -38,7 +36,7 @@ const LIMITS: [Limits; KINDS] = [
 
 /// The most bytes of all entries.
 pub(super) const MAX_BYTES: usize =
-    LIMITS[0].all_bytes + LIMITS[1].all_bytes + LIMITS[2].all_bytes + LIMITS[3].all_bytes + LIMITS[4].all_bytes;
+    LIMITS[0].all_bytes + LIMITS[1].all_bytes + LIMITS[2].all_bytes + LIMITS[3].all_bytes;
 
 /// So much is said of an entry that was not read.
 const ERROR_CHARACTERS: usize = 200;
@@ -186,7 +184,6 @@ impl Content {
 fn key(entry: &Entry) -> (Kind, &str) {
     match entry {
         Entry::Condition(condition) => (Kind::Condition, &condition.name),
-        Entry::Engine(_) => (Kind::Engine, ""),
         Entry::Eviction(eviction) => (Kind::Eviction, &eviction.pod.uid),
         Entry::Facts(Facts { uid, .. }) => (Kind::Facts, uid),
         Entry::Images(Images { id, .. }) => (Kind::Images, id),
@@ -233,7 +230,8 @@ mod tests {
         assert_eq!(content.put(&facts("0", "short")), Ok(true), "one that becomes shorter has room");
         assert!(content.put(&facts("more", &long)).is_ok() && content.put(&facts("most", &long)).is_err());
         assert!(content.remove(Kind::Facts, "more") && content.put(&facts("most", &long)).is_ok());
-        assert_eq!(content.put(&Entry::Engine(super::super::Engine { made_by: "b".into(), state: long })), Ok(true));
+        let images = Images { id: "i".into(), text: "x".repeat(KIB / 2) };
+        assert_eq!(content.put(&Entry::Images(images)), Ok(true), "what is full is another kind");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub(super) enum Entry {
     Condition(Condition),
-    Engine(Engine),
     Eviction(Eviction),
     Facts(Facts),
     Images(Images),
@@ -32,7 +31,6 @@ impl Entry {
                     is_crossed,
                 }))
             }
-            Self::Engine(_) => None,
             Self::Eviction(eviction) => eviction.after_reboot().map(Self::Eviction),
             kept @ (Self::Facts(_) | Self::Images(_)) => Some(kept),
         }
@@ -60,15 +58,6 @@ pub struct Condition {
 /// A field of a later version is not written where it says nothing.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// What decisions remember: latches, grace periods, what was reclaimed, the limit of victims a minute.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Engine {
-    /// The build that wrote it, which alone reads it back.
-    pub made_by: String,
-    /// `plimsoll_policy::State`, as text.
-    pub state: String,
 }
 
 /// What is known of a pod.

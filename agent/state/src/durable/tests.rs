@@ -46,14 +46,13 @@ fn fill(store: &mut Store) {
     let condition =
         Condition { name: "MemoryPressure".into(), is_true: true, since: AT, observed: Some(AT), is_crossed: false };
     store.set_condition(condition).expect("room");
-    store.set_engine(Engine { made_by: "build".into(), state: "{\"room\":4096}".into() }).expect("room");
     store.set_facts("killed".into(), "{\"qos\":\"Burstable\"}".into()).expect("room");
 }
 
-type All = (Vec<Eviction>, Vec<Condition>, Option<String>, Vec<(String, String)>);
+type All = (Vec<Eviction>, Vec<Condition>, Vec<(String, String)>);
 
 fn all(store: &Store) -> All {
-    (store.evictions(), store.conditions(), store.engine("build"), store.facts())
+    (store.evictions(), store.conditions(), store.facts())
 }
 
 #[test]
@@ -66,7 +65,7 @@ fn what_is_committed_is_there_after_a_restart() {
     assert_eq!(store.commit(NOW), Commit::Unchanged);
     fill(&mut store);
     let before = all(&store);
-    assert_eq!((before.0.len(), before.1.len(), before.2.is_some(), before.3.len()), (2, 1, true, 1));
+    assert_eq!((before.0.len(), before.1.len(), before.2.len()), (2, 1, 1));
     assert_eq!(store.commit(NOW), Commit::Written);
     fill(&mut store);
     assert_eq!(store.commit(NOW), Commit::Unchanged, "the same again");
@@ -75,13 +74,12 @@ fn what_is_committed_is_there_after_a_restart() {
     let Opened { mut store, found, problems } = open(&path);
     assert_eq!((found, problems), (Found::Continued, Vec::new()));
     assert_eq!(all(&store), before);
-    assert_eq!(store.engine("another build"), None);
     store.remove_eviction("killed");
     store.remove_facts("killed");
     store.remove_facts("none");
     assert_eq!(store.commit(NOW), Commit::Written);
     drop(store);
-    let (evictions, _, _, facts) = all(&open(&path).store);
+    let (evictions, _, facts) = all(&open(&path).store);
     assert_eq!((evictions, facts), (vec![eviction("decided", Progress::Decided)], Vec::new()));
 }
 
@@ -93,7 +91,7 @@ fn a_reboot_drops_what_cannot_be_true() {
     store.commit(NOW);
     drop(store);
     let Opened { mut store, found, problems } = Store::open(&path, LATER_BOOT).expect("it can be opened");
-    assert_eq!((found, problems), (Found::Rebooted { dropped: 2 }, Vec::new()));
+    assert_eq!((found, problems), (Found::Rebooted { dropped: 1 }, Vec::new()));
     let earlier = Moment { boot_ms: None, ..AT };
     let verified = Eviction { cgroups: Vec::new(), decided: earlier, ..eviction("killed", Progress::Verified) };
     let condition = Condition {
@@ -104,7 +102,7 @@ fn a_reboot_drops_what_cannot_be_true() {
         is_crossed: false,
     };
     let facts = vec![("killed".to_owned(), "{\"qos\":\"Burstable\"}".to_owned())];
-    let expected = (vec![verified], vec![condition], None, facts);
+    let expected = (vec![verified], vec![condition], facts);
     assert_eq!(all(&store), expected);
     assert_eq!(store.commit(NOW), Commit::Written, "it is of this boot now");
     drop(store);
@@ -335,10 +333,6 @@ mod version_1 {
             #[serde(default)]
             observed: Option<Moment>,
         },
-        Engine {
-            made_by: String,
-            state: String,
-        },
         Eviction(Eviction),
         Facts {
             uid: String,
@@ -380,7 +374,7 @@ fn version_1_reads_what_it_knows_of_the_file_of_version_2() {
         .map(|line| (line, serde_json::from_slice::<version_1::Entry>(line)))
         .partition(|(_, entry)| entry.is_ok());
     let read: Vec<_> = read.into_iter().filter_map(|(_, entry)| entry.ok()).collect();
-    assert_eq!(read.len(), 7, "{read:?}");
+    assert_eq!(read.len(), 6, "{read:?}");
     assert!(unknown.iter().all(|(line, _)| line.starts_with(b"{\"images\"")) && unknown.len() == 1, "{unknown:?}");
     let given_up = read.iter().find_map(|entry| match entry {
         version_1::Entry::Eviction(eviction) if eviction.pod.uid == "b" => Some(eviction),
