@@ -70,8 +70,9 @@ enum Answer {
     Failed(anyhow::Error),
 }
 
-/// Stack of the thread, locked like all memory of this process. The tests claim on half of it, without optimisation.
-const STACK: usize = if cfg!(test) { 32 << 10 } else { 64 << 10 };
+/// Stack of the thread, locked like all memory of this process. The tests claim on half of it, without optimisation; not with
+/// what injects faults, which needs room itself.
+const STACK: usize = if cfg!(all(test, not(feature = "fault-injection"))) { 32 << 10 } else { 64 << 10 };
 
 impl Claim {
     /// Claims the right to act. `None`: this agent acts from now on; otherwise it shadows until its turn comes.
