@@ -457,6 +457,32 @@ mod tests {
     }
 
     #[test]
+    fn each_metric_is_documented() {
+        let documented = include_str!("../../docs/metrics.md");
+        let sources = [
+            include_str!("metrics.rs"),
+            include_str!("witnessed.rs"),
+            include_str!("comparison.rs"),
+            include_str!("signal_metrics.rs"),
+            include_str!("container_metrics.rs"),
+        ];
+        // A registry does not list its metrics, and writes a family only with its first member.
+        let calls = sources.iter().flat_map(|source| source.split("regist").skip(1));
+        let named = |call: &'static str| {
+            let (before, arguments) = call.split_once('(')?;
+            let (name, _) = arguments.trim_start().strip_prefix('"')?.split_once('"')?;
+            ["er", "er_with_unit", "ered!"].contains(&before).then_some(name)
+        };
+        let names: Vec<_> = calls.filter_map(named).collect();
+        assert!(names.len() > 60 && names.contains(&"races_lost") && names.contains(&"kubelet_evictions"), "{names:?}");
+        for name in names {
+            let units = ["", "_bytes", "_seconds"].into_iter();
+            let mut full = units.flat_map(|unit| ["`", "_total`"].map(|end| format!("`plimsoll_{name}{unit}{end}")));
+            assert!(full.any(|full| documented.contains(&full)), "plimsoll_{name} is not in agent/docs/metrics.md");
+        }
+    }
+
+    #[test]
     fn each_verdict_begins_a_series_and_is_documented() {
         let (text, documented) = (Metrics::new(true).text(), include_str!("../../docs/explain.md"));
         let names: Vec<_> = verdicts().map(name_of).collect();
