@@ -76,7 +76,7 @@ fn of_cgroup(facts: &Facts, stats: Option<PodStats<'static>>, grace_seconds: i64
         owner: facts.owner,
         facts: Pod {
             priority: facts.priority,
-            memory_request: Amount::counted(facts.reservation.0),
+            memory_request: Amount::bytes(facts.reservation),
             grace_seconds: Some(grace_seconds),
             stats,
             ..Pod::default()

@@ -41,7 +41,7 @@ fn observed(seen: &Seen, configuration: &Configuration, slot: u32) -> Workload<'
         owner: seen.owner.map(|owner| Owner { id: owner.id, request: owner.request_bytes }),
         facts: kubelet::Pod {
             priority,
-            memory_request: Amount::counted(seen.reservation_bytes.0),
+            memory_request: Amount::bytes(seen.reservation_bytes),
             grace_seconds: pod.map_or(Some(configuration.policy.max_pod_grace_seconds), |pod| pod.grace_seconds),
             stats,
             ..kubelet::Pod::default()

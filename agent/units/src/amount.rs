@@ -38,6 +38,12 @@ impl Amount {
         self.0.div_euclid(NANOS_PER_UNIT) + (self.0.rem_euclid(NANOS_PER_UNIT) != 0) as i128
     }
 
+    /// An amount of memory as it is, also where it does not fit a signed 64-bit number, as `max` of a cgroup's file.
+    pub const fn bytes(amount: Bytes) -> Self {
+        // Cannot overflow: 2^64 * 10^9 is below 2^127.
+        Self(amount.0 as i128 * NANOS_PER_UNIT)
+    }
+
     /// A counter as the kubelet takes it: cut to a signed 64-bit number, so that counts from 2^63 on are negative
     /// (`int64(*stats.UsedBytes)` in its `helpers.go`).
     pub const fn counted(count: u64) -> Self {
@@ -90,6 +96,7 @@ mod tests {
     #[test]
     fn amounts_are_exact_at_both_ends() {
         assert!(Amount::whole(i64::MIN) < Amount::whole(i64::MIN + 1));
+        assert_eq!(Amount::bytes(Bytes(u64::MAX)).as_nanos(), i128::from(u64::MAX) * 1_000_000_000);
         assert_eq!(Amount::counted(u64::MAX), Amount::whole(-1));
         assert_eq!(Amount::counted(1 << 63), Amount::whole(i64::MIN));
         assert_eq!(Amount::whole(i64::MAX) + Amount::whole(1), Amount::nanos((1_i128 << 63) * 1_000_000_000));

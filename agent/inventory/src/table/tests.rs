@@ -42,6 +42,15 @@ fn a_cgroup_or_one_above_it_is_found() {
 }
 
 #[test]
+fn a_reservation_of_the_largest_amount_there_is_is_a_request_of_as_much() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    let mut table = Table::with_slots(8);
+    // As `max` in `memory.low` is read.
+    table.take(Update::Workload(0, Facts { reservation: Bytes(u64::MAX), ..facts(tree.path(), "one", 1000, 300) }));
+    assert_eq!(table.observe(0, false, NOW)[0].facts.memory_request.to_bytes(), Bytes(u64::MAX));
+}
+
+#[test]
 fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are_terminating() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     let mut table = Table::with_slots(8);

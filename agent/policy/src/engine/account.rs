@@ -30,7 +30,7 @@ impl Sum {
             self.usage = self.usage + ranked.usage;
         }
         let requested = match workload.owner.filter(|_| by.short.resource() == Resource::Memory) {
-            Some(owner) => Some(Amount::counted(owner.request.0)),
+            Some(owner) => Some(Amount::bytes(owner.request)),
             None => ranked.request.map(|own| own + self.request.unwrap_or_default()),
         };
         self.request = requested.or(self.request);

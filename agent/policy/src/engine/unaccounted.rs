@@ -16,7 +16,8 @@ use plimsoll_units::{Bytes, MonotonicNs};
 
 /// Whether a threshold is met for memory or processes that the observed workloads may not have taken.
 pub(crate) fn is_unaccounted(config: &Config, state: &State, observation: &Observation<'_>, now: MonotonicNs) -> bool {
-    let (Some(scope), Some(readings)) = (state.of(observation.scope), observation.readings) else { return false };
+    let readings = observation.readings.map(|readings| readings.in_scope(observation.scope));
+    let (Some(scope), Some(readings)) = (state.of(observation.scope), readings) else { return false };
     let mut met = met(config, scope, &readings, observation, now);
     met.any(|(threshold, status)| match threshold.signal.resource() {
         Resource::Memory => {

@@ -3,9 +3,9 @@
 use crate::rig::{Rig, amount, candidate, mib, observed, of, reading, secs, threshold, unread, victims};
 use plimsoll_policy::kubelet::{Amount, StatsTime, ThresholdAmount};
 use plimsoll_policy::{
-    Action, Config, EvictionPolicy, Observation, Plan, Protected, Terminating, Uid, Verdict, Workload, decide,
+    Action, Config, EvictionPolicy, Observation, Owner, Plan, Protected, Terminating, Uid, Verdict, Workload, decide,
 };
-use plimsoll_units::CgroupId;
+use plimsoll_units::{Bytes, CgroupId};
 use std::time::Duration;
 
 /// 200 workloads of one owner, and one of another that is larger than each.
@@ -30,6 +30,16 @@ fn an_owner_of_many_workloads_ranks_by_what_all_of_them_use() {
         let [first, .., last] = plan.ranked.as_slice() else { panic!("201 are ranked") };
         assert_eq!([first.workload == 200, last.workload == 200], [!goes_first, goes_first], "{request}");
     }
+}
+
+#[test]
+fn an_owner_whose_request_is_the_largest_amount_there_is_is_within_it() {
+    // `memory.low` of a slice can be `max`.
+    let request = Bytes(u64::MAX);
+    let reserved = Workload { owner: Some(Owner { id: CgroupId(7), request }), ..candidate(0, 600) };
+    let plan = Rig::with(&[threshold(100, 0, 0)]);
+    let mut rig = Rig { config: Config { evict_for_unattributed: true, ..plan.config }, ..plan };
+    assert_eq!(victims(rig.sample(1, reading(90, 90), &[reserved, candidate(1, 300)])), [1]);
 }
 
 #[test]

@@ -53,13 +53,16 @@ fn a_soft_threshold_is_asked_about_when_its_grace_is_over() {
 #[test]
 fn in_a_slice_its_own_workloads_count() {
     let in_slice = |workload| Workload { slices: SliceSet::NONE.with(SliceId(0)), ..workload };
-    let slices = vec![SliceThresholds { thresholds: vec![threshold(100, 0, 0)] }];
-    for (is_inside, expected) in [(true, false), (false, true)] {
-        let rig = Rig::new(Config { thresholds: vec![], slices: slices.clone(), ..Config::default() });
+    // In the cgroup of all pods that is what is allocatable.
+    let allocatable = Threshold { signal: Signal::AllocatableMemoryAvailable, ..threshold(100, 0, 0) };
+    let thresholds = [threshold(100, 0, 0), allocatable];
+    for (threshold, is_inside) in thresholds.iter().flat_map(|threshold| [(threshold, true), (threshold, false)]) {
+        let slices = vec![SliceThresholds { thresholds: vec![threshold.clone()] }];
+        let rig = Rig::new(Config { thresholds: vec![], slices, ..Config::default() });
         let hog = if is_inside { in_slice(candidate(0, 900)) } else { candidate(0, 900) };
         let observation =
             Observation { scope: Scope::Slice(SliceId(0)), workloads: &[hog], ..observed(1, Some(reading(90, 90))) };
-        assert_eq!(asks(&rig, 1, &observation), expected, "{is_inside}");
+        assert_eq!(asks(&rig, 1, &observation), !is_inside, "{:?}", threshold.signal);
     }
 }
 
