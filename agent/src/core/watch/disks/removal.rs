@@ -82,7 +82,9 @@ pub(super) struct Removal {
     containers: Pause,
     images: Pause,
     /// How many images are left, as the last result has it.
-    unused: Option<u32>,
+    unused: Option<usize>,
+    /// How many the policy saw when it asked for the last order.
+    shown: usize,
     acts: bool,
 }
 
@@ -105,7 +107,7 @@ impl Removal {
     /// As many images as may be removed, as far as that is known. What the last order left counts until its pause is over.
     pub(super) fn unused(&self, now: MonotonicNs) -> &'static [Image] {
         let is_known = self.images.until.is_none_or(|until| now < until);
-        let left = self.unused.filter(|_| is_known).and_then(|left| usize::try_from(left).ok());
+        let left = self.unused.filter(|_| is_known);
         // One less than all, so that fewer are seen to be left than before the first order.
         left.map_or(&UNUSED, |left| &UNUSED[..left.min(UNUSED.len() - 1)])
     }
@@ -152,6 +154,7 @@ impl Removal {
             return Some((record(None), None));
         }
         self.number += 1;
+        self.shown = self.unused(now).len();
         let (number, until) = (self.number, now.after(LASTS));
         let order = RemovalOrder { number, what, bytes: bytes.unwrap_or(Bytes(u64::MAX)), until };
         self.under_way = Some(UnderWay { order, reclaim, since: now, is_repeated, is_stopped: false });
@@ -177,7 +180,9 @@ impl Removal {
             }
         }
         if what.images {
-            self.unused = result.unused;
+            // The policy goes on for as long as it sees fewer each time, also where there are more than it can see.
+            let most = if result.images > 0 && self.shown > 1 { self.shown - 1 } else { UNUSED.len() };
+            self.unused = result.unused.and_then(|left| usize::try_from(left).ok()).map(|left| left.min(most));
             settle(&mut self.images, result.images > 0, result.unused == Some(0), least, now);
         }
         let took = now.since(under_way.since);

@@ -140,6 +140,18 @@ fn containers_go_first_and_then_images_until_as_much_is_free_each_after_a_newer_
 }
 
 #[test]
+fn more_images_than_the_policy_can_see_are_removed_without_a_pause() {
+    let mut node = Node::new(EvictionPolicy::Plimsoll);
+    let containers = node.order();
+    node.nothing(containers);
+    for left in (300..310).rev() {
+        let (order, seconds) = node.order_within(3).expect("it is still short");
+        assert_eq!((order.what, seconds), (IMAGES, 1), "{left} are left");
+        node.images(order, 1, left);
+    }
+}
+
+#[test]
 fn another_threshold_is_served_by_the_order_that_is_under_way() {
     let mut node = Node::with("evictionHard: {imagefs.available: \"150\", nodefs.available: \"150\"}\n");
     let order = node.order();
