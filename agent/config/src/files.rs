@@ -48,8 +48,12 @@ impl Files for Disk {
         std::fs::read_to_string(path)
     }
 
-    /// As the kubelet walks: by name in each directory, into directories but not through links to them.
+    /// As the kubelet walks (`filepath.WalkDir`): by name in each directory, into directories but not through links to them, of
+    /// which the path itself may be one.
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        if directory.symlink_metadata()?.is_symlink() {
+            return Ok(Vec::new());
+        }
         let mut entries = std::fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
         let mut files = Vec::new();

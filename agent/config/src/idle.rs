@@ -12,8 +12,8 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
     let kubelet = &configuration.kubelet;
     problems.turn_to(own);
     let why = "no effect in `run`, which goes by memory, tasks and disks alone; used by `replay` and `explain`";
-    let without_pods = "no effect in `run` without machine.podFacts, or with the policy `kubelet`; used by `replay` and \
-                        `explain`";
+    let without_pods = "no effect in `run` without machine.podFacts or machine.cluster, or with the policy `kubelet`; used by \
+                        `replay` and `explain`";
     let line = |origin: &Origin| match origin {
         Origin::File { file, line } if file == own => Some(*line),
         _ => None,

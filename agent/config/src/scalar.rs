@@ -194,7 +194,7 @@ impl Scalar for Directory {
     type Value = PathBuf;
 
     fn expected() -> String {
-        "an absolute path of a directory that does not survive a boot".to_owned()
+        "an absolute path of a directory".to_owned()
     }
 
     fn parse(text: &str) -> Option<PathBuf> {

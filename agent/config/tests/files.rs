@@ -414,8 +414,7 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {stateDirectory: run}",
-            "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory that does not \
-             survive a boot",
+            "test.yaml:1: machine.stateDirectory: \"run\": expected an absolute path of a directory",
         ),
         (
             "machine: {killSwitch: /kill-switch}",

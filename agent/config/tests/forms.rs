@@ -544,6 +544,17 @@ fn where_the_kubelet_and_the_runtime_are_is_taken_from_ours_then_from_the_kubele
 }
 
 #[test]
+fn with_the_flag_that_has_evictions_left_out_of_allocatable_no_threshold_on_it_is_derived() {
+    use plimsoll_policy::kubelet::Signal;
+    for (flag, expected) in [("", 1), (" --experimental-allocatable-ignore-eviction", 0)] {
+        let report = report(&command_line(&format!("kubelet --eviction-hard=memory.available<1Gi{flag}")));
+        let thresholds = report.configuration.kubelet.thresholds.iter();
+        let derived = thresholds.filter(|threshold| threshold.signal == Signal::AllocatableMemoryAvailable);
+        assert_eq!(derived.count(), expected, "{flag}");
+    }
+}
+
+#[test]
 fn files_that_a_command_line_names_are_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
@@ -574,6 +585,16 @@ fn files_that_a_command_line_names_are_read() {
     );
     let (pods, origin) = report.configuration.kubelet.settings.scalar("maxPods").expect("it is there");
     assert_eq!((pods, origin.to_string()), ("7", format!("--max-pods in {shown}/flags.env:1")));
+
+    // A kubelet merges nothing of a directory that is named by a symbolic link.
+    std::os::unix::fs::symlink(path("conf.d"), path("link.d")).expect("made");
+    let linked = Sources {
+        kubelet_config: Some(path("kubelet.yaml")),
+        kubelet_config_dir: Some(path("link.d")),
+        ..Sources::default()
+    };
+    let report = examine(&linked, &Overrides::default());
+    assert_eq!((report.errors.len(), &hard(&report)[0]), (0, &format!("memory.available<1Gi {shown}/kubelet.yaml:3")));
 
     let missing = Sources { node_config: Some(path("none")), configz: Some(path("neither")), ..Sources::default() };
     let report = examine(&missing, &Overrides::default());

@@ -345,7 +345,10 @@ impl Inventory {
         if !is_merged {
             // What was a leaf is none any more where a cgroup was made in it.
             self.close(|known| is_below(&found.path, known.handle.path()), sink);
+            let without_row = self.without_row;
             self.meet(&found, sink);
+            // The same one is sighted at each of its events: how many there are is known after a walk.
+            self.without_row = self.without_row.min(without_row.max(1));
             self.send(sink);
         }
         true

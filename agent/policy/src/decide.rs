@@ -13,12 +13,11 @@ use plimsoll_units::MonotonicNs;
 use serde::{Deserialize, Serialize};
 use std::hash::DefaultHasher;
 
-/// What [`decide`] remembers, for one configuration: a new one needs a new state. It can be serialised, and restored by
-/// [`State::restore`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What [`decide`] remembers, for one configuration: a new one needs a new state.
+#[derive(Clone, Debug)]
 pub struct State(Of, MadeFor);
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 enum Of {
     Engine(Box<engine::State>),
     Kubelet(Box<kubelet_policy::State>),
@@ -56,23 +55,6 @@ impl State {
             Of::Engine(state) => state.bring_in(slots),
             Of::Kubelet(state) => state.bring_in(slots),
         }
-    }
-
-    /// A state that was read back, with all the room again that decisions need. `None` where it was made for another
-    /// configuration or for another number of slots.
-    pub fn restore(mut read: Self, config: &Config, slots: usize) -> Option<Self> {
-        if read.1 != MadeFor::of(config, slots) {
-            return None;
-        }
-        let fits = match (&mut read.0, config.eviction_policy) {
-            (Of::Engine(state), EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3) => {
-                state.reserve();
-                state.fits(config, slots)
-            }
-            (Of::Kubelet(state), EvictionPolicy::Kubelet) => state.fits(config, slots),
-            (Of::Engine(_) | Of::Kubelet(_), _) => false,
-        };
-        fits.then_some(read)
     }
 
     /// What of it outlives this process, which decides by `config`. `has_taken`: with what was evicted lately, whose size

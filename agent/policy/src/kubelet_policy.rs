@@ -26,14 +26,14 @@ use std::borrow::Cow;
 const POD_CLEANUP: Duration = Duration::from_secs(30);
 
 /// A turn that goes on when its reclaim has ended.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Waiting {
     order: ReclaimOrder,
     acting: u32,
 }
 
 /// What is remembered from turn to turn.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     manager: kubelet::State,
     waiting: Option<Waiting>,
@@ -41,9 +41,7 @@ pub(crate) struct State {
     /// When the last turn evicted, and what.
     evicted_at: Option<MonotonicNs>,
     victims: Vec<Uid>,
-    #[serde(skip)]
     config: kubelet::Config,
-    #[serde(skip)]
     turn: kubelet::Plan,
 }
 
@@ -76,16 +74,6 @@ impl State {
             turn: kubelet::Plan::with_capacity(workloads),
             config,
         }
-    }
-
-    /// Whether decisions can go on with it, which has been read back. It has its configuration again then, and its room.
-    pub(crate) fn fits(&mut self, config: &Config, workloads: usize) -> bool {
-        self.config = of(config);
-        self.turn = kubelet::Plan::with_capacity(workloads);
-        self.victims.reserve_exact(workloads.saturating_sub(self.victims.len()));
-        self.manager.is_for(&self.config)
-            && self.victims.len() <= workloads
-            && self.waiting.is_none_or(|waiting| (waiting.acting as usize) < config.thresholds.len())
     }
 
     /// Brings in what it takes for so many workloads.

@@ -624,29 +624,6 @@ laws! {
     }
 
     #[test]
-    fn a_state_that_was_saved_and_restored_decides_as_before(
-        config in ours(), policy in prop::sample::select(EvictionPolicy::ALL.to_vec()), world in world(), steps in steps()
-    ) {
-        let config = Config { eviction_policy: policy, ..config };
-        let saved_and_restored = |state: State, _| {
-            let mut room = vec![0; 1 << 16];
-            let saved = postcard::to_slice(&state, &mut room).expect("it can be saved");
-            let read: State = postcard::from_bytes(saved).expect("it can be read");
-            for other in other_configs(&config) {
-                assert!(State::restore(read.clone(), &other, 10).is_none(), "it was made for another: {other:?}");
-            }
-            assert!(State::restore(read.clone(), &config, 11).is_none(), "it was made for other slots");
-            State::restore(read, &config, 10).expect("it was made for this configuration")
-        };
-        let plans = |between: &dyn Fn(State, MonotonicNs) -> State| {
-            let mut all = Vec::new();
-            play_with(&config, world, &steps, between, |_, plan| all.push(format!("{plan:?}")));
-            all
-        };
-        assert_eq!(plans(&|state, _| state), plans(&saved_and_restored));
-    }
-
-    #[test]
     fn thresholds_graces_and_conditions_go_on_in_another_process(
         config in ours(), world in world(), mut steps in steps()
     ) {

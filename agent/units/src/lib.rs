@@ -16,7 +16,7 @@ pub use amount::Amount;
 pub use counted::counted;
 pub use golang::{DurationError, FloatError, parse_duration, parse_float32};
 pub use pattern::{Match, Pattern, PatternError};
-pub use percentage::{InvalidPercentage, Percentage};
+pub use percentage::Percentage;
 pub use quantity::{Quantity, QuantityError};
 
 use core::fmt;

@@ -12,17 +12,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percentage(f32);
 
-/// A percentage was negative, above 100, or no number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a percentage from 0 to 100 is expected")]
-pub struct InvalidPercentage;
-
 impl Percentage {
-    /// `percent` of a hundred.
-    pub fn new(percent: f32) -> Result<Self, InvalidPercentage> {
-        if (0.0..=100.0).contains(&percent) { Ok(Self(percent / 100.0)) } else { Err(InvalidPercentage) }
-    }
-
     /// From a fraction of one, whatever it is.
     pub const fn of_one(fraction: f32) -> Self {
         Self(fraction)
@@ -98,9 +88,6 @@ mod tests {
             assert_eq!(percentage.of(capacity), share, "{percent} of {capacity}");
             let of_bytes = percentage.of_bytes(Bytes(i64::unsigned_abs(capacity)));
             assert_eq!(of_bytes, Bytes(u64::try_from(share).unwrap_or(0)), "{percent} of {capacity} bytes");
-        }
-        for percent in [-0.1, 100.1, f32::NAN, f32::INFINITY] {
-            assert_eq!(Percentage::new(percent), Err(InvalidPercentage), "{percent}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! A kubelet's command line, which overrides its files.
 
+use super::flag;
 use super::keys::{KEYS, Key, Shape};
 use super::read::is_misplaced;
 use super::settings::{Entry, Setting, SettingValue, Settings};
@@ -197,9 +198,9 @@ fn pairs(
         Setting { value: SettingValue::Map(map), origin: flag.origin.clone() }
     });
     let SettingValue::Map(map) = &mut setting.value else { return };
-    for pair in value.split(',').filter(|pair| !pair.is_empty()) {
-        let (name, text) = match pair.split_once(separator) {
-            Some((name, text)) => (name.trim(), text.trim()),
+    for (pair, read) in flag::pairs(value, separator) {
+        let (name, text) = match read {
+            Some(read) => read,
             None if is_reservation(key) && Quantity::parse(pair.trim()).is_ok() => {
                 problems.warn(line, &place, Some(pair), WITHOUT_RESOURCE);
                 ("memory", pair.trim())

@@ -19,11 +19,15 @@ pub fn parse_map_flag<'a>(
     separator: char,
 ) -> Result<BTreeMap<String, String>, MalformedPair> {
     let mut read = BTreeMap::new();
-    for pair in values.into_iter().flat_map(|value| value.split(',')).filter(|pair| !pair.is_empty()) {
-        match pair.split_once(separator) {
-            Some((key, value)) => read.insert(key.trim().to_owned(), value.trim().to_owned()),
-            None => return Err(MalformedPair { separator, read }),
-        };
+    for (_, pair) in values.into_iter().flat_map(|value| pairs(value, separator)) {
+        let Some((key, value)) = pair else { return Err(MalformedPair { separator, read }) };
+        read.insert(key.to_owned(), value.to_owned());
     }
     Ok(read)
+}
+
+/// The pairs of one value, each as it is written and as it is read; `None` where it has no separator.
+pub(super) fn pairs(value: &str, separator: char) -> impl Iterator<Item = (&str, Option<(&str, &str)>)> {
+    let pairs = value.split(',').filter(|pair| !pair.is_empty());
+    pairs.map(move |pair| (pair, pair.split_once(separator).map(|(key, value)| (key.trim(), value.trim()))))
 }

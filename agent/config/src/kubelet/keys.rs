@@ -26,7 +26,7 @@ pub enum Shape {
 pub enum Role {
     /// Decisions of all commands.
     Used,
-    /// `replay` and `explain`; not `run`, which has cgroups and no pods.
+    /// `replay` and `explain`; not `run`.
     Offline,
     /// No decision. It is shown, checked against others, and kept when one form is converted into another.
     Shown,

@@ -156,12 +156,15 @@ impl<'a> Reader<'a> {
     }
 
     fn thresholds(&mut self) -> (EvictionSettings, Vec<Threshold<Quantity>>) {
+        // The kubelet derives no threshold on allocatable memory where this flag is set (`NewMainKubelet`).
+        let is_ignored = self.is("experimental-allocatable-ignore-eviction");
+        let enforced = if is_ignored { &[] } else { self.settings.list("enforceNodeAllocatable") };
         let eviction = EvictionSettings {
             hard: self.texts("evictionHard"),
             soft: self.texts("evictionSoft"),
             soft_grace: self.texts("evictionSoftGracePeriod"),
             min_reclaim: self.texts("evictionMinimumReclaim"),
-            enforce_node_allocatable: self.settings.list("enforceNodeAllocatable").to_vec(),
+            enforce_node_allocatable: enforced.to_vec(),
         };
         let (thresholds, errors) = parse_all_thresholds(&eviction);
         for error in errors {

@@ -224,6 +224,10 @@ fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
     let expected = Coverage { without_row: 1, outside: Bytes(67), descriptors: 6, kernel_memory: None };
     assert_eq!(inventory.coverage(), expected);
     assert!(sent.troubles["count"].starts_with("1 workload is not watched"), "{:?}", sent.troubles);
+    for _ in 0..3 {
+        assert!(inventory.sight_at(b"work.slice/a", &mut sent));
+        assert_eq!(inventory.coverage(), expected, "it is the same one");
+    }
     fs::remove_dir_all(tree.path().join("work.slice/m")).expect("writable");
     inventory.discover(&mut sent);
     assert_eq!(sent.take(), (vec!["work.slice/a".into()], 1));

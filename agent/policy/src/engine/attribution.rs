@@ -9,7 +9,6 @@ use crate::plan::{Case, Owned, Plan, ThresholdStatus, Why};
 use crate::room::bring_in;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
-use serde::{Deserialize, Serialize};
 
 /// The signals on memory, by place in a baseline.
 const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
@@ -19,7 +18,7 @@ const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryA
 pub(super) const RETURNS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a workload used when memory was last plentiful.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     id: CgroupId,
     pub(super) owner: Option<CgroupId>,
@@ -30,7 +29,7 @@ pub(super) struct Used {
 }
 
 /// What was available then.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Then {
     kubelet: Amount,
     kernel: Option<Amount>,
@@ -41,7 +40,7 @@ struct Then {
 }
 
 /// What was in use when memory was last plentiful.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Baseline {
     /// When it was taken, if it was.
     taken: Option<MonotonicNs>,
@@ -50,7 +49,6 @@ pub(super) struct Baseline {
     /// By slot, up to the last one that was used.
     used: Vec<Option<Used>>,
     /// How many slots there can be. None after it was read back, until [`Self::reserve`].
-    #[serde(skip)]
     slots: usize,
     /// Since when what empty cgroups hold is counted on, and how much that was.
     awaited: Option<(MonotonicNs, Bytes)>,

@@ -44,7 +44,7 @@ impl ThresholdKind {
 }
 
 /// A reclaim that was asked for.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     /// What.
     pub(super) order: ReclaimOrder,
@@ -59,7 +59,7 @@ pub(super) struct Asked {
 }
 
 /// What there was to reclaim when nothing could be evicted.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct InVain {
     pub(super) at: MonotonicNs,
     pub(super) dead_containers: Option<u32>,
@@ -67,7 +67,7 @@ pub(super) struct InVain {
 }
 
 /// One scope's memory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(super) struct ScopeState {
     /// By threshold; swap last.
     pub(super) watched: Vec<Watched>,
@@ -279,7 +279,7 @@ pub(super) struct Taken {
 }
 
 /// What the engine remembers, for one configuration. Sized when it is made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     /// Which disks there are; absent until that was observed.
     pub(crate) layout: Option<DiskLayout>,

@@ -10,13 +10,12 @@ use crate::kubelet::{Amount, Readings, Signal};
 use crate::observation::Observation;
 use core::time::Duration;
 use plimsoll_units::MonotonicNs;
-use serde::{Deserialize, Serialize};
 
 /// So long after a victim was last seen to run: the kubelet's period (`monitoringInterval`), in which it evicts one pod.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the victims for processes leave behind.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Unreaped {
     /// How many processes belonged to no living workload when the first of the victims was chosen.
     outside: Amount,

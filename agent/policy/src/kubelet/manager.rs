@@ -78,7 +78,7 @@ struct Watched {
 }
 
 /// What is remembered from turn to turn.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     layout: Option<DiskLayout>,
     watched: Vec<Watched>,
@@ -92,11 +92,6 @@ impl State {
     /// A state for a configuration. Nothing allocates later.
     pub fn new(config: &Config) -> Self {
         Self { watched: vec![Watched::default(); config.thresholds.len()], ..Self::default() }
-    }
-
-    /// Whether it was made for such a configuration.
-    pub(crate) const fn is_for(&self, config: &Config) -> bool {
-        self.watched.len() == config.thresholds.len()
     }
 
     /// Asks for the layout anew, as the kubelet does after it is started again.
