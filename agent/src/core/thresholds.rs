@@ -57,8 +57,9 @@ fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
     })
 }
 
-/// The node's threshold, and whether memory is so near to it that the event, early by the drift, would come at once.
-/// Then the drift is left out: the caller samples from time to time until memory is clear of it.
+/// The node's threshold, and whether memory is so near to one that is configured that the event, early by the drift, would come
+/// at once. Then the drift is left out: the caller samples from time to time until memory is clear of it. It is left out as well
+/// where the step below all thresholds is smaller than the drift: samples become rarer there all the same.
 pub(super) fn node(
     thresholds: &[Threshold],
     memory: &MemoryReading,
@@ -66,16 +67,18 @@ pub(super) fn node(
 ) -> Option<(NodeThreshold, bool)> {
     configured(thresholds, memory.capacity).next()?;
     let at = |reading: Bytes| next(thresholds, memory.capacity, reading);
-    let is_near =
-        |reading: Bytes, at: Bytes, drift: Pages| reading < at.saturating_add(drift.to_bytes(machine.page_bytes));
-    let kubelet = at(memory.kubelet_available);
-    let mem_available = memory.mem_available.map(|reading| (reading, at(reading)));
-    let is_near = is_near(memory.kubelet_available, kubelet, machine.drift.kubelet)
-        || mem_available.is_some_and(|(reading, at)| is_near(reading, at, machine.drift.mem_available));
-    let drift = if is_near { Drift::default() } else { machine.drift };
+    let readings =
+        [(Some(memory.kubelet_available), machine.drift.kubelet), (memory.mem_available, machine.drift.mem_available)];
+    let within_drift = readings.into_iter().filter_map(|(reading, drift)| {
+        let drift = drift.to_bytes(machine.page_bytes);
+        reading.filter(|reading| *reading < at(*reading).saturating_add(drift))
+    });
+    let is_early = within_drift.clone().next().is_none();
+    let is_near = within_drift.into_iter().any(|reading| ahead(thresholds, memory.capacity, reading).is_some());
+    let drift = if is_early { machine.drift } else { Drift::default() };
     let threshold = NodeThreshold {
-        kubelet,
-        mem_available: mem_available.map_or(Bytes::ZERO, |(_, at)| at),
+        kubelet: at(memory.kubelet_available),
+        mem_available: memory.mem_available.map_or(Bytes::ZERO, at),
         // Without the huge page pool, which may change at any time.
         total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
@@ -317,6 +320,23 @@ mod tests {
                 "{mem_available}"
             );
         }
+    }
+
+    #[test]
+    fn below_all_thresholds_a_drift_that_is_more_than_the_step_is_left_out_and_memory_is_near_none() {
+        let many_cpus = Machine {
+            drift: Drift { mem_available: Pages::from_bytes(Bytes::mib(7), 4096), ..MACHINE.drift },
+            ..MACHINE
+        };
+        for (mem_available, is_near, is_early) in
+            [(90, false, false), (106, true, false), (107, false, true), (206, true, false), (207, false, true)]
+        {
+            let (armed, near) = node(&thresholds(), &memory(500, mem_available), &many_cpus).expect("there are some");
+            assert_eq!((near, armed.mem_available_drift != Pages(0)), (is_near, is_early), "{mem_available}");
+        }
+        // By the one reading it is below all of them, and by the other one near to the higher one.
+        let (_, near) = node(&thresholds(), &memory(90, 201), &many_cpus).expect("there are some");
+        assert!(near);
     }
 
     #[test]
