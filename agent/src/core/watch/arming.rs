@@ -11,7 +11,7 @@ use plimsoll_units::MonotonicNs;
 use super::super::thresholds::{self, Machine};
 use super::Watch;
 use super::triggers::Trigger;
-use crate::record::{Cause, HealthRecord};
+use crate::record::HealthRecord;
 
 /// Without a threshold on tasks in the configuration, that they are few is reported: after that event none of it comes for
 /// so long.
@@ -114,13 +114,12 @@ impl Watch {
         if is_near == Some(true) {
             self.schedule.is_near(now);
         }
-        let mut armed = ArmedThresholds { node, tasks, ..ArmedThresholds::default() };
-        self.arm_slices(&mut armed, now);
         // The event of reclaim comes once for each arming: arming for its sake alone would make it come without end.
-        let is_reclaim_alone = matches!(trigger.cause(), Some(Cause::Reclaim | Cause::Psi)) && node == self.arming.node;
-        if is_reclaim_alone && is_quiet {
+        if trigger.is_reclaim_alone() && node == self.arming.node && is_quiet {
             return;
         }
+        let mut armed = ArmedThresholds { node, tasks, ..ArmedThresholds::default() };
+        self.arm_slices(&mut armed, now);
         self.arming.node = node;
         self.arming.armed_task = armed.tasks;
         if self.triggers.source_mut().arm(&armed).is_err() {

@@ -17,6 +17,8 @@ use crate::record::{Cause, EnforcementRecord, HealthRecord, MachineRecord, OomSc
 
 /// How many growing cgroups one wake names.
 const GROWERS: usize = 4;
+/// How often a ring is drained at most in a slow turn. So many drains are more than there is room for in one.
+const DRAINS: usize = 64;
 
 /// A cgroup whose charge crossed a threshold, and those above it, one of which is the workload, known already or not yet.
 type Lineage = [Option<CgroupId>; LINEAGE];
@@ -69,13 +71,15 @@ pub(super) struct Trigger {
     cause: Option<Cause>,
     /// There is another cause than the slow timer.
     has_event: bool,
+    /// There is another cause than that tasks reclaim or stall.
+    has_other: bool,
     growers: [Option<Lineage>; GROWERS],
 }
 
 impl Trigger {
     /// Nothing yet.
     pub(super) const fn new(awake: MonotonicNs) -> Self {
-        Self { awake, crossed: None, cause: None, has_event: false, growers: [None; GROWERS] }
+        Self { awake, crossed: None, cause: None, has_event: false, has_other: false, growers: [None; GROWERS] }
     }
 
     pub(super) fn of(cause: Cause, awake: MonotonicNs) -> Self {
@@ -89,6 +93,7 @@ impl Trigger {
         let Some(mut first) = earlier.copied() else { return *self };
         self.cause.into_iter().for_each(|cause| first.because(cause));
         first.has_event |= self.has_event;
+        first.has_other |= self.has_other;
         if let Some(at) = self.crossed {
             first.crossed(at, None);
             self.growers().for_each(|grower| first.crossed(at, Some(grower)));
@@ -99,6 +104,7 @@ impl Trigger {
     /// Adds a cause. A threshold goes before whatever else woke the thread at the same time.
     pub(super) fn because(&mut self, cause: Cause) {
         self.has_event |= cause != Cause::Timer;
+        self.has_other |= !matches!(cause, Cause::Reclaim | Cause::Psi);
         if self.cause.is_none() || cause == Cause::Threshold {
             self.cause = Some(cause);
         }
@@ -111,6 +117,11 @@ impl Trigger {
     /// Whether the slow timer alone woke the thread.
     pub(super) const fn is_timer_alone(&self) -> bool {
         self.cause.is_some() && !self.has_event
+    }
+
+    /// Whether tasks that reclaim or stall alone woke the thread.
+    pub(super) const fn is_reclaim_alone(&self) -> bool {
+        self.cause.is_some() && !self.has_other
     }
 
     /// Adds a crossing, with the cgroup whose charge it was.
@@ -236,7 +247,13 @@ impl Watch {
         let tokens: ArrayVec<u32, MAX_DESCRIPTORS> =
             self.triggers.source().descriptors().iter().map(|it| it.token).collect();
         for token in tokens {
-            self.take_wakes(token, trigger);
+            // Without another wake, what is left is not read before the next slow turn. A ring may be filled meanwhile.
+            for _ in 0..DRAINS {
+                self.take_wakes(token, trigger);
+                if !self.triggers.wakes.is_full() {
+                    break;
+                }
+            }
         }
         // Nothing said that there was something to read.
         self.triggers.empty_drains = empty_drains;
@@ -275,7 +292,12 @@ impl Watch {
                 trigger.crossed(crossed, Some(lineage));
                 self.reporting.send(ThresholdRecord::Crossed { crossed, awake: trigger.awake });
             }
-            Wake::ReclaimStarted { .. } => trigger.because(Cause::Reclaim),
+            // Below a threshold it is armed with each sample, and many tasks reclaim then.
+            Wake::ReclaimStarted { .. } => {
+                if self.schedule.stalls(trigger.awake) {
+                    trigger.because(Cause::Reclaim);
+                }
+            }
             Wake::StallBurst { .. } | Wake::Psi { .. } => {
                 if self.schedule.stalls(trigger.awake) {
                     trigger.because(Cause::Psi);

@@ -148,3 +148,65 @@ fn kills_at_limits_of_cgroups_cause_one_sample_in_a_while_and_those_of_the_machi
     assert_eq!(causes, [true, false, true, true, false]);
     assert!(scene.watch.schedule.next_sample().is_some_and(|next| next > at), "delayed, not left out");
 }
+
+#[test]
+fn tasks_that_reclaim_cause_one_sample_in_a_while() {
+    let mut scene = Scene::new(1);
+    scene.watch.schedule.sampled();
+    let at = monotonic();
+    let causes = [at, at, at.after(Duration::from_secs(1))].map(|at| {
+        let mut trigger = Trigger::new(at);
+        let by = plimsoll_sense::Reclaimer::Direct;
+        scene.watch.notice(&Wake::ReclaimStarted { by, node: None, at }, &mut trigger);
+        trigger.cause()
+    });
+    assert_eq!(causes, [Some(Cause::Reclaim), None, Some(Cause::Reclaim)]);
+    assert!(scene.watch.schedule.next_sample().is_some_and(|next| next > at), "delayed, not left out");
+}
+
+#[test]
+fn whatever_comes_beside_tasks_that_reclaim_or_stall_is_another_reason_to_arm() {
+    let at = monotonic();
+    for (causes, is_alone) in [
+        (&[][..], false),
+        (&[Cause::Reclaim, Cause::Psi], true),
+        (&[Cause::Psi, Cause::Timer], false),
+        (&[Cause::Reclaim, Cause::FollowUp], false),
+        (&[Cause::Threshold, Cause::Reclaim], false),
+    ] {
+        let mut trigger = Trigger::new(at);
+        causes.iter().for_each(|cause| trigger.because(*cause));
+        assert_eq!(trigger.is_reclaim_alone(), is_alone, "{causes:?}");
+        assert!(!trigger.after(Some(&Trigger::of(Cause::FollowUp, at))).is_reclaim_alone(), "{causes:?}");
+        assert_eq!(trigger.after(Some(&Trigger::of(Cause::Psi, at))).is_reclaim_alone(), is_alone || causes.is_empty());
+    }
+}
+
+/// So many events that were submitted without a wake.
+struct Unread(OwnedFd, Arc<AtomicU32>);
+
+impl Source for Unread {
+    fn kind(&self) -> Kind {
+        Kind::Ebpf
+    }
+
+    fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+        std::iter::once(Descriptor { fd: self.0.as_fd(), interest: Interest::Readable, token: 0 }).collect()
+    }
+
+    fn drain(&mut self, _: u32, wakes: &mut WakeList) -> Result<(), SenseError> {
+        while !wakes.is_full() && self.1.load(Ordering::Relaxed) > 0 {
+            self.1.fetch_sub(1, Ordering::Relaxed);
+            wakes.push(Wake::ReclaimStarted { by: plimsoll_sense::Reclaimer::Direct, node: None, at: monotonic() });
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn all_that_was_submitted_without_a_wake_is_read_in_a_slow_turn() {
+    let unread = Arc::new(AtomicU32::new(300));
+    let mut scene = Scene::woken_by(Unread(eventfd().expect("a descriptor"), Arc::clone(&unread)), slice_policy(1));
+    scene.watch.drain_all(&mut Trigger::new(monotonic()));
+    assert_eq!(unread.load(Ordering::Relaxed), 0);
+}
