@@ -17,11 +17,12 @@ pub struct Zones {
     pub zone_drift: Pages,
     /// The same for one node counter (inactive file pages): a node's threshold is the largest of its zones'.
     pub node_drift: Pages,
-    /// The sum of the zones' low watermarks, below which kswapd wakes.
+    /// The sum of the zones' low watermarks, below which kswapd wakes, without [`Self::boost`].
     pub low_watermark: Pages,
-    /// The sum of the zones' minimum watermarks, below which allocations reclaim by themselves.
-    pub min_watermark: Pages,
-    /// What the zones keep: each its high watermark and the most that it withholds from allocations that could go to a
+    /// By how much all watermarks of the zones are raised for now, added up: while memory is fragmented, for as long as kswapd takes
+    /// to free as much (`boost_watermark`, mm/page_alloc.c). Where a kernel does not report it, it is a part of them.
+    pub boost: Pages,
+    /// What the zones keep: each its high watermark, without the boost, and the most that it withholds from allocations that could go to a
     /// higher zone, but never more than it has.
     pub kept: Pages,
 }
@@ -52,7 +53,7 @@ impl Zones {
     /// What the kernel takes off in `MemAvailable` for its own reserves (watermarks and protection of lower zones): it
     /// is published nowhere, but the other terms of that sum are.
     pub fn total_reserve(&self, reading: &MemReading, page_bytes: u64) -> Bytes {
-        let low = self.low_watermark.to_bytes(page_bytes);
+        let low = Pages(self.low_watermark.0.saturating_add(self.boost.0)).to_bytes(page_bytes);
         let usable = |cache: Bytes| cache.saturating_sub(Bytes(cache.0 / 2).min(low));
         reading
             .free
@@ -68,12 +69,12 @@ impl Zones {
         let mut largest: Vec<u64> = Vec::new();
         let mut processor = 0;
         // Of the zone at hand.
-        let (mut high, mut managed) = (0, 0);
+        let (mut boost, mut high, mut managed) = (0, 0, 0);
         for line in parse::lines(text) {
             let line = line.trim_ascii_start();
             if let Some(rest) = line.strip_prefix(b"Node ") {
                 let (number, _) = parse::leading_u64(rest)?;
-                (high, managed) = (0, 0);
+                (boost, high, managed) = (0, 0, 0);
                 if node != Some(number) {
                     zones.node_drift.0 += largest.drain(..).sum::<u64>();
                     node = Some(number);
@@ -87,12 +88,14 @@ impl Zones {
                     largest.resize(processor.checked_add(1).filter(|count| *count <= 1 << 16)?, 0);
                 }
                 largest[processor] = largest[processor].max(threshold);
+            } else if let Some(rest) = watermark(line, b"boost") {
+                boost = parse::u64_after_blanks(rest)?;
+                zones.boost.0 = zones.boost.0.checked_add(boost)?;
             } else if let Some(rest) = watermark(line, b"low") {
-                zones.low_watermark.0 = zones.low_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
-            } else if let Some(rest) = watermark(line, b"min") {
-                zones.min_watermark.0 = zones.min_watermark.0.checked_add(parse::u64_after_blanks(rest)?)?;
+                let low = parse::u64_after_blanks(rest)?.saturating_sub(boost);
+                zones.low_watermark.0 = zones.low_watermark.0.checked_add(low)?;
             } else if let Some(rest) = watermark(line, b"high") {
-                high = parse::u64_after_blanks(rest)?;
+                high = parse::u64_after_blanks(rest)?.saturating_sub(boost);
             } else if let Some(rest) = watermark(line, b"managed") {
                 managed = parse::u64_after_blanks(rest)?;
             } else if let Some(rest) = line.strip_prefix(b"protection: (") {
@@ -145,7 +148,26 @@ mod tests {
         assert_eq!(zones.zone_drift, Pages(15));
         assert_eq!(zones.node_drift, Pages(5 + 2 + 3 + 3));
         assert_eq!(zones.low_watermark, Pages(6));
-        assert_eq!(zones.min_watermark, Pages(3));
+    }
+
+    #[test]
+    fn a_boost_is_no_part_of_the_watermarks_but_of_what_is_taken_off_while_it_lasts() {
+        let text = |boost: u64| {
+            let [low, high] = [20 + boost, 30 + boost];
+            format!(
+                "Node 0, zone Normal\n  pages free 9\n        boost {boost}\n        min 5\n        low {low}\n        high \
+                 {high}\n        managed 900\n        protection: (0, 7)\n"
+            )
+        };
+        let [at_rest, boosted] = [0, 12].map(|boost| Zones::parse(text(boost).as_bytes()).expect("a zone"));
+        assert_eq!((at_rest.low_watermark, at_rest.kept, at_rest.boost), (Pages(20), Pages(37), Pages(0)));
+        assert_eq!(boosted, Zones { boost: Pages(12), ..at_rest });
+        // `MemAvailable` as the kernel sums it with either, of 100 pages of page cache and no free ones.
+        for (zones, low) in [(at_rest, 20), (boosted, 32)] {
+            let available = Bytes((100 - low - 37) * 4096);
+            let reading = MemReading { active_file: Bytes(100 * 4096), available, ..MemReading::default() };
+            assert_eq!(zones.total_reserve(&reading, 4096), Bytes(37 * 4096), "{low}");
+        }
     }
 
     /// The zones of a machine whose first node has 16 MiB in zone DMA and 3 GiB in DMA32, with the thresholds that the
