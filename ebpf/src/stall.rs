@@ -44,8 +44,13 @@ fn left() {
     // SAFETY: reads the running task's cgroup.
     let cgroup = unsafe { bpf_get_current_cgroup_id() };
     let Some(slot) = maps::STALLS.get_ptr_mut(cgroup) else {
-        let first = StallSlot { window_at: now, window_ns: waited, trigger: 0 };
+        // A single stall may be a burst.
+        let is_burst = waited >= kernel::STALL_BURST.load();
+        let first = StallSlot { window_at: now, window_ns: waited, trigger: is_burst.into() };
         let _ = maps::STALLS.insert(cgroup, first, 0);
+        if is_burst {
+            submit(now, cgroup, waited);
+        }
         return;
     };
     // SAFETY: the value of a map; only addresses of its fields are taken.
@@ -68,6 +73,11 @@ fn left() {
     }
     // SAFETY: as above.
     unsafe { trigger.write_volatile(1) };
+    submit(now, cgroup, stalled_ns);
+}
+
+#[inline(always)]
+fn submit(now: u64, cgroup: u64, stalled_ns: u64) {
     let Some(mut entry) = maps::EVENT_RING.reserve::<StallRecord>(0) else {
         maps::count(counter::LOST_EVENTS);
         return;

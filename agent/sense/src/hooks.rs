@@ -57,6 +57,9 @@ const fn at(program: &'static str, attach_type: AttachType, target: &'static str
 /// The name of the family without which the eBPF source does not start.
 pub const THRESHOLD: &str = "threshold";
 
+/// The name of the family that counts how long tasks wait for memory, where the kernel measures pressure.
+pub(crate) const STALL: &str = "stall";
+
 /// The name of the family that needs the address of `nr_threads`.
 pub(crate) const TASKS: &str = "tasks";
 
@@ -87,7 +90,7 @@ pub const FAMILIES: &[Family] = &[
         choices: &[&[at("direct_reclaim", AttachType::Tracepoint, "mm_vmscan_direct_reclaim_begin")]],
     },
     Family {
-        name: "stall",
+        name: STALL,
         degrades: "a cgroup whose tasks stall causes no sample: the next one comes with a crossing, with reclaim or by the timer",
         members: &[],
         choices: &[&[

@@ -1,7 +1,7 @@
 //! What follows from the facts: which hook family runs how, which is left out and why, and what is lost with it.
 
 use crate::{
-    hooks::{AttachType, Attachment, FAMILIES, Family, TASKS, THRESHOLD},
+    hooks::{AttachType, Attachment, FAMILIES, Family, STALL, TASKS, THRESHOLD},
     probe::KernelFacts,
 };
 
@@ -37,10 +37,14 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
     if family.name == TASKS && !facts.task_count {
         return none("/proc/kallsyms hides the address of nr_threads".into());
     }
+    if family.name == STALL && !facts.psi {
+        // The functions are there and write no flags, which the programs read.
+        return none("pressure is not measured (psi=0, or CONFIG_PSI_DEFAULT_DISABLED without psi=1)".into());
+    }
     let (mut choices, mut reason) = (Vec::new(), None);
-    for attach_type in family.choices {
-        match attach_type.iter().find_map(|attachment| refusal(attachment, facts)) {
-            None => choices.push(*attach_type),
+    for choice in family.choices {
+        match choice.iter().find_map(|attachment| refusal(attachment, facts)) {
+            None => choices.push(*choice),
             Some(why) => {
                 reason.get_or_insert(why);
             }
@@ -97,7 +101,7 @@ mod tests {
     fn first_choice(facts: &KernelFacts, family: &str) -> Option<AttachType> {
         let planned = plan(facts).into_iter().find(|planned| planned.family.name == family).expect("family");
         assert!(!planned.choices.is_empty() || planned.reason.is_some(), "{family} is left out without a reason");
-        planned.choices.first().map(|attach_type| attach_type[0].attach_type)
+        planned.choices.first().map(|choice| choice[0].attach_type)
     }
 
     #[test]
@@ -107,7 +111,7 @@ mod tests {
             (name, "reserved fields".into())
         }
         let lose_function = |facts: &mut KernelFacts| facts.functions.retain(|(name, _)| *name != "psi_memstall_leave");
-        let rows: [(Change, [Option<AttachType>; 4]); 12] = [
+        let rows: [(Change, [Option<AttachType>; 4]); 13] = [
             (
                 |_| {},
                 [
@@ -140,6 +144,10 @@ mod tests {
             ),
             (lose_function, [Some(AttachType::Fentry), None, Some(AttachType::Fentry), Some(AttachType::Tracepoint)]),
             (
+                |facts| facts.psi = false,
+                [Some(AttachType::Fentry), None, Some(AttachType::Fentry), Some(AttachType::Tracepoint)],
+            ),
+            (
                 |facts| facts.missing_members.push("OC_CHOSEN"),
                 [Some(AttachType::Fentry), Some(AttachType::Fexit), None, Some(AttachType::Tracepoint)],
             ),
@@ -167,7 +175,7 @@ mod tests {
         for (index, (change, expected)) in rows.into_iter().enumerate() {
             let mut facts = full();
             change(&mut facts);
-            let found = [THRESHOLD, "stall", "oom", TASKS].map(|family| first_choice(&facts, family));
+            let found = [THRESHOLD, STALL, "oom", TASKS].map(|family| first_choice(&facts, family));
             assert_eq!(found, expected, "row {index}");
         }
     }

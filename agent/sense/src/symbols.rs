@@ -19,12 +19,12 @@ pub(crate) struct Symbols {
 impl Symbols {
     /// Reads a symbol table in the form of `/proc/kallsyms`.
     pub(crate) fn read(path: &Path) -> std::io::Result<Self> {
-        let mut thresholds = BufReader::with_capacity(1 << 16, fs::File::open(path)?);
+        let mut lines = BufReader::with_capacity(1 << 16, fs::File::open(path)?);
         let mut addresses = HashMap::new();
         let mut line = Vec::with_capacity(256);
         while addresses.len() < SYMBOLS.len() {
             line.clear();
-            if thresholds.read_until(b'\n', &mut line)? == 0 {
+            if lines.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
             // "ffffffff81000000 T name", with "\t[module]" behind a module's own.

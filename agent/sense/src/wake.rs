@@ -68,7 +68,7 @@ pub enum Wake {
     ThresholdCrossed {
         /// Which threshold.
         threshold: CrossedThreshold,
-        /// The arming that this answers; an older one than the last is out of date.
+        /// The arming that this answers. The agent samples whichever it is.
         generation: Generation,
         /// When.
         crossed: MonotonicNs,

@@ -6,7 +6,7 @@ use plimsoll_node::limits::TaskReading;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::{MemoryReading, Scope, SliceThresholds};
 use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::super::thresholds::{self, Machine};
 use super::Watch;
@@ -16,6 +16,9 @@ use crate::record::HealthRecord;
 /// Without a threshold on tasks in the configuration, that they are few is reported: after that event none of it comes for
 /// so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
+
+/// So many pages are charged at once, where that many fit (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
+const CHARGE_BATCH: u64 = 64;
 
 /// What the thresholds are computed from, and where they are.
 pub(in crate::core) struct Arming {
@@ -152,7 +155,10 @@ impl Watch {
             let Some(next) = thresholds::slice(cgroup, thresholds, &reading, inactive_file) else {
                 continue;
             };
-            let is_armed = slice.handle.usage().is_ok_and(|usage| usage < next.usage);
+            // An attempt to charge submits an event, also one that fails, as in a pod at its own limit. Where a batch would come
+            // to the threshold already, each attempt would, and memory is read from time to time.
+            let batch = Bytes(CHARGE_BATCH * self.arming.machine().page_bytes);
+            let is_armed = slice.handle.usage().is_ok_and(|usage| usage.saturating_add(batch) < next.usage);
             if is_armed {
                 armed.slices.push(next);
             }
@@ -160,6 +166,27 @@ impl Watch {
             let pace = unseen.map(|room| self.schedule.reread_pace(room));
             let is_early = thresholds::is_early(thresholds, &reading, inactive_file);
             self.scopes.reread_after(index, pace, is_early, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{SLICE, Scene};
+    use super::*;
+    use plimsoll_node::clock::monotonic;
+
+    #[test]
+    fn a_slice_is_not_armed_where_the_next_attempt_to_charge_would_submit_an_event() {
+        let mut scene = Scene::new(10);
+        let machine = Machine { page_bytes: 4096, ..*scene.watch.arming.machine() };
+        scene.watch.arming.set_machine(machine);
+        let threshold = Bytes::mib(SLICE - 10).0;
+        for (left, is_armed) in [(1 << 20, true), ((256 << 10) + 1, true), (256 << 10, false), (4096, false)] {
+            scene.write("slice", "memory.current", &format!("{}\n", threshold - left));
+            let mut armed = ArmedThresholds::default();
+            scene.watch.arm_slices(&mut armed, monotonic());
+            assert_eq!(armed.slices.len(), usize::from(is_armed), "{left}");
         }
     }
 }
