@@ -371,6 +371,11 @@ impl Kills {
         self.table.iter().filter(|kill| kill.wait != Wait::Stuck).count()
     }
 
+    /// Those that are waited for and not stuck.
+    pub fn dying(&self) -> impl Iterator<Item = CgroupId> {
+        self.table.iter().filter(|kill| kill.wait != Wait::Stuck).map(|kill| kill.handle.id())
+    }
+
     /// Whether a victim's processes were not sent the signal yet: while there is one, poll the workers every few
     /// milliseconds.
     pub fn awaits_signal(&self) -> bool {

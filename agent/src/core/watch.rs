@@ -58,12 +58,12 @@ mod walking;
 use core::time::Duration;
 use std::sync::Arc;
 
-use plimsoll_inventory::{Facts, SliceFacts, Table, Update};
+use plimsoll_inventory::{Facts, SliceFacts, Table, Termination, Update};
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::lock::Locked;
 use plimsoll_state::heartbeat::{self, Heart};
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 use rtrb::{Consumer, Producer};
 use rustix::event::{Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -325,6 +325,7 @@ impl Watch {
                         trigger.because(Cause::FollowUp);
                     }
                     if self.enforcement.take_over() {
+                        self.take_victims_over();
                         self.resume_evictions(awake);
                         self.workloads.handle.request(Request::TakeOver);
                         trigger.because(Cause::FollowUp);
@@ -451,10 +452,25 @@ impl Watch {
                 {
                     self.figures.outdate(handle.id());
                 }
+                let joined = if let Update::Workload(_, facts) = &update { Some(facts.handle.id()) } else { None };
                 if let Some(old) = self.workloads.table.take(update) {
                     self.left_table(old.id());
                     self.workloads.close(old);
                 }
+                if joined.is_some_and(|id| self.enforcement.dying().any(|dying| dying == id)) {
+                    self.take_victims_over();
+                }
+            }
+        }
+    }
+
+    /// What the victims of an earlier process still hold is coming back: no other workload is evicted for it.
+    fn take_victims_over(&mut self) {
+        for id in self.enforcement.dying() {
+            let table = &mut self.workloads.table;
+            let row = table.of(&[Some(id)]).and_then(|key| table.get(key));
+            if row.is_some_and(|workload| workload.termination == Termination::Stays) {
+                table.set_termination(id, Termination::Killed(Bytes(u64::MAX)));
             }
         }
     }

@@ -119,6 +119,13 @@ impl Enforcement {
         true
     }
 
+    /// The workloads that an earlier process killed, or this one, and whose processes have not ended yet.
+    pub(super) fn dying(&self) -> impl Iterator<Item = CgroupId> {
+        self.enforcer
+            .iter()
+            .flat_map(|Enforcer { kills, doubtful, .. }| kills.dying().filter(|id| !doubtful.contains(id)))
+    }
+
     /// What an end now would leave half done: a victim is dying, or something is held.
     pub(super) fn under_way(&self) -> Option<&'static str> {
         let kills = |enforcer: &Enforcer| enforcer.kills.hopeful() > 0;

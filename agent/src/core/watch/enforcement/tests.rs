@@ -276,3 +276,26 @@ fn what_an_earlier_process_froze_is_forgotten_once_it_is_thawed_unless_it_is_hel
     let kept: Vec<CgroupId> = enforcer.record.entries().iter().map(|entry| entry.cgroup).collect();
     assert_eq!(kept, [anew]);
 }
+
+#[test]
+fn what_a_victim_of_an_earlier_process_holds_is_coming_back_and_no_other_workload_pays_for_it() {
+    for (is_doubtful, expected) in [(false, ""), (true, "1")] {
+        let mut scene = Scene::new(10);
+        for (name, mib) in [("victim", 40), ("other", 50)] {
+            scene.cgroup(name, mib);
+        }
+        let (victim, now) = (scene.open("victim"), monotonic());
+        let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+        assert!(enforcer.kills.adopt(&victim, now, now));
+        if is_doubtful {
+            enforcer.doubtful.push(victim.id());
+        }
+        for (slot, name) in [(0, "victim"), (1, "other")] {
+            let facts = scene.facts(name);
+            scene.update(Update::Workload(slot, facts));
+        }
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        assert_eq!(scene.text("other", "cgroup.kill"), expected, "{is_doubtful}");
+    }
+}
