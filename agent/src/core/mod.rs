@@ -206,7 +206,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
         triggers: Triggers::new(source, Signals { inventory: news.try_clone()?, term, parent })?,
         workloads: watch::Workloads::new(table, updates, give_back, handle.clone()),
         engine,
-        sampler: sampler(&configuration, &mut troubles, now)?,
+        sampler: sampler(&configuration, &mut troubles)?,
         arming: Arming::new(machine),
         enforcement: Enforcement::new(enforcer, kernel_brake(&configuration, acting && brakes_in_kernel)?, means),
         reporting: Reporting::new(queue, arguments.child.options.trace.is_some()),
@@ -287,8 +287,8 @@ fn filter(troubles: &mut Vec<String>) {
 }
 
 /// What reads the machine's own figures.
-fn sampler(configuration: &Configuration, troubles: &mut Vec<String>, now: MonotonicNs) -> anyhow::Result<Sampler> {
-    Ok(Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), task_limits(configuration, troubles), now))
+fn sampler(configuration: &Configuration, troubles: &mut Vec<String>) -> anyhow::Result<Sampler> {
+    Ok(Sampler::new(MemInfo::open()?, MemoryPressure::open().ok(), task_limits(configuration, troubles)))
 }
 
 /// The workloads and the decisions about them, for so many.

@@ -244,7 +244,6 @@ impl Watch {
         let now = monotonic();
         self.resume_evictions(now);
         self.triggers.source_mut().lease_brakes(super::fault_injection::lease_from(now));
-        self.sampler.remember_stall(now);
         self.read_task_limit();
         self.sample(&Trigger::of(Cause::Timer, now));
         self.judge_disks(now);
@@ -342,7 +341,7 @@ impl Watch {
             self.end_gone_holds(awake);
         }
         if self.schedule.take_slow(awake) {
-            self.slow_turn(awake);
+            self.slow_turn();
             trigger.because(Cause::Timer);
             self.drain_all(&mut trigger);
         }
@@ -373,8 +372,7 @@ impl Watch {
     }
 
     /// What is read from time to time alone, where the source does not sample by a period of its own.
-    fn slow_turn(&mut self, now: MonotonicNs) {
-        self.sampler.remember_stall(now);
+    fn slow_turn(&mut self) {
         if self.triggers.source_mut().restore() {
             self.reporting.send(HealthRecord::Tampered(Tampered::Thresholds));
         }
@@ -541,7 +539,7 @@ mod tests {
         let ran = Arc::new(AtomicBool::new(true));
         let mut scene = Scene::woken_by(Charged(Arc::clone(&ran)), testing::slice_policy(1));
         let asks = |scene: &mut Scene| {
-            scene.watch.slow_turn(monotonic());
+            scene.watch.slow_turn();
             scene.watch.workloads.handle.is_asked(Request::Source)
         };
         assert!(!asks(&mut scene), "it has run");
@@ -558,7 +556,7 @@ mod tests {
             scene.watch.reporting.set_traced(false);
             let mut asks = |used: u64| {
                 scene.uses("slice", used);
-                scene.watch.slow_turn(monotonic());
+                scene.watch.slow_turn();
                 scene.watch.sample(&Trigger::of(Cause::Timer, monotonic()));
                 scene.watch.workloads.handle.is_asked(Request::Source)
             };

@@ -179,8 +179,6 @@ mod tests {
     #[test]
     fn a_slice_is_not_armed_where_the_next_attempt_to_charge_would_submit_an_event() {
         let mut scene = Scene::new(10);
-        let machine = Machine { page_bytes: 4096, ..*scene.watch.arming.machine() };
-        scene.watch.arming.set_machine(machine);
         let threshold = Bytes::mib(SLICE - 10).0;
         for (left, is_armed) in [(1 << 20, true), ((256 << 10) + 1, true), (256 << 10, false), (4096, false)] {
             scene.write("slice", "memory.current", &format!("{}\n", threshold - left));

@@ -186,7 +186,9 @@ impl Watch {
         if let Some(enforcer) = &self.enforcement.enforcer {
             enforcer.brakes.growing().for_each(|id| self.workloads.table.set_grows_while_frozen(id));
         }
-        let (stall, is_below) = (self.sampler.stall(completed), depth.iter().any(|below| *below > 0));
+        // A trace is replayed with other thresholds, too.
+        let needs_stall = self.reporting.is_traced() || self.scopes.has_cache_in_use(&self.engine.policy);
+        let (stall, is_below) = (self.sampler.stall(needs_stall, completed), depth.iter().any(|below| *below > 0));
         Sample { taken, completed, machine, tasks, stall, is_below }
     }
 

@@ -274,7 +274,7 @@ mod tests {
                 scene.watch.arming.set_task_limit(&before);
             }
             scene.uses("a", 21);
-            scene.watch.slow_turn(monotonic());
+            scene.watch.slow_turn();
             timer(&mut scene, Duration::ZERO);
             observed(&scene)
         };

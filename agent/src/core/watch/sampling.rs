@@ -42,14 +42,36 @@ impl MachineMemory {
     }
 }
 
+/// The stall since boot at two earlier times, for as long as it is read.
+#[derive(Debug)]
+struct StallWindow(Option<[(MonotonicNs, Duration); 2]>);
+
+impl StallWindow {
+    /// Takes in what it is now, and gives what it grew by since the time before the last that was kept.
+    fn read(&mut self, total: Option<Duration>, now: MonotonicNs) -> Option<Stall> {
+        let Some(total) = total else {
+            self.0 = None;
+            return None;
+        };
+        let kept = match self.0 {
+            None => [(now, total); 2],
+            Some([_, last]) if now.since(last.0) >= STALL_APART => [last, (now, total)],
+            Some(kept) => kept,
+        };
+        self.0 = Some(kept);
+        let (since, before) = kept[0];
+        let window = now.since(since);
+        (window >= STALL_APART).then(|| Stall { full: total.saturating_sub(before), window })
+    }
+}
+
 /// Reads the machine.
 pub(in crate::core) struct Sampler {
     meminfo: MemInfo,
     pressure: Option<MemoryPressure>,
     /// Absent where the kernel has no such figures.
     tasks: Option<TaskLimits>,
-    /// The stall since boot at two earlier times.
-    stall: [(MonotonicNs, Duration); 2],
+    stall: StallWindow,
 }
 
 impl Sampler {
@@ -57,9 +79,8 @@ impl Sampler {
         meminfo: MemInfo,
         pressure: Option<MemoryPressure>,
         tasks: Option<TaskLimits>,
-        now: MonotonicNs,
     ) -> Self {
-        Self { meminfo, pressure, tasks, stall: [(now, Duration::ZERO); 2] }
+        Self { meminfo, pressure, tasks, stall: StallWindow(None) }
     }
 
     /// How many tasks there are now, and how many there can be; absent where the kernel has no such figures.
@@ -89,23 +110,12 @@ impl Sampler {
         }
     }
 
-    /// Keeps the stall as it is now, for later ones to be compared with.
-    pub(super) fn remember_stall(&mut self, now: MonotonicNs) {
-        if let Some(total) = self.stall_total()
-            && now.since(self.stall[1].0) >= STALL_APART
-        {
-            self.stall = [self.stall[1], (now, total)];
-        }
-    }
-
-    /// The stall since the time before the last that was kept.
-    pub(super) fn stall(&self, now: MonotonicNs) -> Option<Stall> {
-        let (since, before) = self.stall[0];
-        Some(Stall { full: self.stall_total()?.saturating_sub(before), window: now.since(since) })
-    }
-
-    fn stall_total(&self) -> Option<Duration> {
-        Some(self.pressure.as_ref()?.read().ok()?.full?.total)
+    /// The stall of the last while; absent where it is not needed, and at first. It is read only where it is: a reader of
+    /// /proc/pressure/memory waits for the others (`avgs_lock`, kernel/sched/psi.c), which any user may be, with the lowest
+    /// priority there is.
+    pub(super) fn stall(&mut self, is_needed: bool, now: MonotonicNs) -> Option<Stall> {
+        let total = self.pressure.as_ref().filter(|_| is_needed).and_then(|file| Some(file.read().ok()?.full?.total));
+        self.stall.read(total, now)
     }
 }
 
@@ -183,4 +193,31 @@ pub(super) fn pid_stats(tasks: TaskReading, taken: MonotonicNs) -> PidStats {
 /// The same time on the clock of statistics.
 pub(super) fn stats_time(at: MonotonicNs) -> StatsTime {
     StatsTime(i64::try_from(at.0).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stall_is_of_half_a_second_at_least_and_of_no_time_in_which_it_was_not_read() {
+        let mut window = StallWindow(None);
+        let mut read = |total: Option<u64>, at: u64| {
+            let stall = window.read(total.map(Duration::from_millis), MonotonicNs(0).after(Duration::from_millis(at)));
+            stall.map(|Stall { full, window }| (full.as_millis(), window.as_millis()))
+        };
+        let steps = [
+            (Some(7000), 1000, None),
+            (Some(7100), 1499, None),
+            (Some(7200), 1500, Some((200, 500))),
+            (Some(7250), 1600, Some((250, 600))),
+            (Some(7900), 2500, Some((700, 1000))),
+            (None, 2600, None),
+            (Some(9000), 9000, None),
+            (Some(9300), 9500, Some((300, 500))),
+        ];
+        for (total, at, expected) in steps {
+            assert_eq!(read(total, at), expected, "{at}");
+        }
+    }
 }

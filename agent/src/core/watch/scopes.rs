@@ -109,6 +109,20 @@ impl Scopes {
         self.all().filter(|scope| depth[index_of(*scope)] > 0).collect()
     }
 
+    /// Whether memory is below a threshold, or what is to be reclaimed beyond one, by the kubelet's reading alone: page cache in
+    /// use counts as used there.
+    pub(super) fn has_cache_in_use(&self, policy: &Policy) -> bool {
+        self.readings().any(|(scope, memory)| {
+            let Some(own) = memory.mem_available else { return false };
+            let is_between = |threshold: &Threshold| {
+                let beyond = threshold.min_reclaim.map_or(Bytes::ZERO, |amount| amount.of_bytes(memory.capacity));
+                let at = threshold.bytes(memory.capacity);
+                at.is_some_and(|at| own >= at && memory.kubelet_available < at.saturating_add(beyond))
+            };
+            on_memory(policy, scope).any(is_between)
+        })
+    }
+
     /// How much memory is available, in percent of the highest threshold, in the scope where that is least.
     pub(super) fn headroom(&self, policy: &Policy) -> u32 {
         let each = self.readings().filter_map(|(scope, memory)| {
@@ -208,6 +222,29 @@ fn index_of(scope: Scope) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_policy::kubelet::{Signal, ThresholdAmount};
+
+    #[test]
+    fn page_cache_in_use_is_between_the_readings_up_to_what_is_to_be_reclaimed() {
+        let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(100)));
+        let threshold = Threshold { min_reclaim: Some(ThresholdAmount::bytes(Bytes::mib(50))), ..hard };
+        let policy = Policy { thresholds: vec![threshold], ..Policy::default() };
+        let mut scopes = Scopes::new(&policy);
+        for (kubelet, own, expected) in [
+            (99, Some(100), true),
+            (149, Some(900), true),
+            (150, Some(900), false),
+            (99, Some(99), false),
+            (99, None, false),
+        ] {
+            scopes.get_mut(Scope::Node).reading = Some(MemoryReading {
+                capacity: Bytes::mib(1000),
+                kubelet_available: Bytes::mib(kubelet),
+                mem_available: own.map(Bytes::mib),
+            });
+            assert_eq!(scopes.has_cache_in_use(&policy), expected, "{kubelet} {own:?}");
+        }
+    }
 
     #[test]
     fn page_cache_is_read_at_once_where_the_event_came_before_the_threshold_and_at_its_pace_after_that() {

@@ -120,7 +120,7 @@ impl Scene {
             heart: Heart::attach(heart.memory, heart.alarm).expect("memory"),
             triggers: Triggers::new(Box::new(source), signals).expect("descriptors"),
             workloads: Workloads::new(table, take, give_back, handle),
-            sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, TaskLimits::open().ok(), monotonic()),
+            sampler: Sampler::new(MemInfo::open().expect("this is Linux"), None, TaskLimits::open().ok()),
             arming: Arming::new(Machine { page_bytes: 4096, ..Machine::default() }),
             enforcement: Enforcement::new(Some(enforcer), kernel_brake, means),
             reporting: Reporting::new(queue, true),

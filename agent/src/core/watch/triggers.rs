@@ -303,10 +303,7 @@ impl Watch {
                     trigger.because(Cause::Psi);
                 }
             }
-            Wake::Tick { .. } => {
-                self.sampler.remember_stall(trigger.awake);
-                trigger.because(Cause::Poll);
-            }
+            Wake::Tick { .. } => trigger.because(Cause::Poll),
             Wake::Oom { scope, .. } => {
                 self.report_oom(wake);
                 // Those at limits of their own can be caused without end by the owner of a cgroup, as stalls can.
