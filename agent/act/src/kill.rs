@@ -150,6 +150,8 @@ struct Kill {
     refusal: Option<Fault>,
     /// No process was found that could be sent the signal.
     reached_none: bool,
+    /// The time for that ended before all processes were sent it.
+    reached_some: bool,
     wait: Wait,
     /// What was charged to it when its patience began; absent where that cannot be read.
     had: Option<Bytes>,
@@ -180,6 +182,7 @@ impl Kill {
             is_signalled: false,
             refusal: None,
             reached_none: false,
+            reached_some: false,
             wait: Wait::Until(now.after(limits.patience)),
             had,
             is_measured: false,
@@ -394,8 +397,9 @@ impl Kills {
                 self.find(cgroup)?.refusal = outcome.err().filter(|fault| *fault != Fault::Gone);
                 self.signalled(cgroup, outcome.is_ok().then_some(at), now, journal)
             }
-            Done::Killed { cgroup, sent, at } => {
-                self.find(cgroup)?.reached_none = sent == 0;
+            Done::Killed { cgroup, sent, is_whole, at } => {
+                let kill = self.find(cgroup)?;
+                (kill.reached_none, kill.reached_some) = (sent == 0, sent > 0 && !is_whole);
                 self.signalled(cgroup, (sent > 0).then_some(at), now, journal)
             }
             Done::Measured { cgroup, activity } => {
@@ -487,7 +491,9 @@ impl Kills {
             if kill.wait == Wait::Stuck {
                 continue;
             }
-            if has_newcomer {
+            // Without cgroup.kill, those that were not reached go on.
+            let is_partial = kill.refusal.is_some() && std::mem::take(&mut kill.reached_some);
+            if has_newcomer || is_partial {
                 kill.kill_again(now, &self.limits, workers);
             }
             if let Some((grown, left)) = kill.regrown(now) {

@@ -74,8 +74,11 @@ impl Killing {
         if matches!(self.handle.populated_now(), Ok(true)) {
             for _ in 0..SLICE_STEPS {
                 let now = monotonic();
-                if now > self.by || !self.step() {
-                    return Some(self.done());
+                if now > self.by {
+                    return Some(self.done(false));
+                }
+                if !self.step() {
+                    return Some(self.done(true));
                 }
                 if now >= until {
                     break;
@@ -83,11 +86,11 @@ impl Killing {
             }
             return None;
         }
-        Some(self.done())
+        Some(self.done(true))
     }
 
-    fn done(&self) -> Done {
-        Done::Killed { cgroup: self.handle.id(), sent: self.sent, at: monotonic() }
+    fn done(&self, is_whole: bool) -> Done {
+        Done::Killed { cgroup: self.handle.id(), sent: self.sent, is_whole, at: monotonic() }
     }
 
     /// Kills up to [`AT_A_TIME`] processes of one cgroup, or goes on to the next one. False: nothing is left to do.

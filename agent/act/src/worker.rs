@@ -116,6 +116,8 @@ pub enum Done {
         cgroup: CgroupId,
         /// How many were sent it.
         sent: u32,
+        /// The time for it did not end before all were looked at.
+        is_whole: bool,
         /// When the last of them was.
         at: MonotonicNs,
     },

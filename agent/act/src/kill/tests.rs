@@ -1,4 +1,5 @@
 use super::*;
+use crate::LATE;
 use crate::testing::{Book, Fake, WriterThatWaits, ms};
 use plimsoll_node::clock::monotonic;
 use std::process::Command;
@@ -406,6 +407,23 @@ fn a_cgroup_kill_that_is_refused_is_a_refusal_only_where_no_process_can_be_signa
             child.kill().expect("it is ours");
         }
         child.wait().expect("it is ours");
+    }
+}
+
+#[test]
+fn a_victim_of_which_a_part_alone_was_reached_without_cgroup_kill_is_killed_again() {
+    for (is_whole, outcome, again) in [(false, Err(LATE), 1), (true, Err(LATE), 0), (false, Ok(()), 0)] {
+        let fake = Fake::new("w");
+        let ((mut kills, mut workers), mut book) = (kills(), Book::default());
+        kill(&mut kills, &mut workers, &mut book, &fake, 0);
+        let (cgroup, at) = (fake.handle.id(), ms(1));
+        for done in [Done::KillWritten { cgroup, outcome, at }, Done::Killed { cgroup, sent: 7, is_whole, at }] {
+            kills.done(done, at, &mut book);
+        }
+        for at in [2, 3] {
+            assert!(kills.poll(ms(at), &mut book, &mut workers).is_none());
+            assert_eq!(kills.table[0].again, again, "{is_whole} {outcome:?}");
+        }
     }
 }
 

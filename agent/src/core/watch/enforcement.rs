@@ -271,7 +271,7 @@ impl Watch {
                     self.killed(event, now, trigger);
                 }
                 // Each of its processes was sent the signal.
-                if let Done::Killed { cgroup, .. } = done {
+                if let Done::Killed { cgroup, is_whole: true, .. } = done {
                     self.thaw(cgroup, now);
                 }
             }
