@@ -449,7 +449,9 @@ impl Brake {
             return;
         }
         self.resume(workers, stopped);
-        let is_submitted = workers.write.submit(Job::Freeze(Arc::clone(&self.handle), false)).is_ok();
+        // Thawed, it is forgotten, and nothing would continue them.
+        let is_submitted =
+            !self.is_stopped && workers.write.submit(Job::Freeze(Arc::clone(&self.handle), false)).is_ok();
         self.stage = Stage::Thawing { is_refused: !is_submitted };
         self.deadline = now.after(AGAIN);
     }
@@ -457,7 +459,7 @@ impl Brake {
     /// Has the processes continued that were stopped one by one.
     fn resume(&mut self, workers: &mut Workers, stopped: &Arc<dyn StopJournal>) {
         if self.is_stopped {
-            // The queue has room for all brakes and kills many times over; else they are continued with the next ones.
+            // The queue has room for all brakes and kills many times over; else that is tried again.
             self.is_stopped = workers.kill.submit(Job::Continue(self.handle.id(), Arc::clone(stopped))).is_err();
         }
     }

@@ -252,6 +252,7 @@ impl Watch {
 
     /// Waits and acts until it is asked to end.
     pub(super) fn run(&mut self) -> End {
+        self.workloads.handle.set_acts(self.enforcement.acts());
         loop {
             let mut events =
                 [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
@@ -266,10 +267,10 @@ impl Watch {
             };
             let awake = monotonic();
             self.workloads.handle.turn();
-            self.workloads.handle.set_acts(self.enforcement.acts());
             self.show_alive(awake);
             let end = super::fault_injection::without_allocation(|| {
                 let end = self.turn(&events[..count], awake);
+                self.workloads.handle.set_acts(self.enforcement.acts());
                 self.reporting.publish();
                 end
             });

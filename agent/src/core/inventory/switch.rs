@@ -77,6 +77,10 @@ impl Thread {
         self.check_file();
         self.settle_annotation();
         if let Some(is_off) = self.switches.turn() {
+            if is_off {
+                // What this thread orders itself must not wait until the watching thread has learnt of it.
+                self.handle.set_acts(false);
+            }
             self.outgoing.send(News::KillSwitch(is_off));
         }
     }
