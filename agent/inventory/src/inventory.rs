@@ -361,7 +361,7 @@ impl Inventory {
             self.send(sink);
         }
         if let Some(known) = self.known.get(&id)
-            && known.handle.populated().is_err()
+            && known.handle.populated_now().is_err()
         {
             self.close(|known| known.handle.id() == id, sink);
         }

@@ -32,7 +32,8 @@ impl SlicePlace {
     /// Reads it now, by the handle that is `known` for as long as that cgroup is there; or why no threshold can be below
     /// its limit.
     pub(crate) fn read(&self, known: Option<&Read>, root: &Root, patterns: &Patterns) -> Result<Read, String> {
-        let known = known.filter(|(handle, _)| handle.usage().is_ok()).map(|(handle, _)| Arc::clone(handle));
+        // Opened anew: the watching thread waits for another reader of a file that is kept.
+        let known = known.filter(|(handle, _)| handle.populated_now().is_ok()).map(|(handle, _)| Arc::clone(handle));
         let Some(handle) = known.or_else(|| self.open(root, patterns)) else {
             return Err(match self {
                 Self::Path(path) => format!("there is no cgroup {} here", path.as_str()),
