@@ -29,7 +29,6 @@ const PERIOD: Duration = heartbeat::PERIOD;
 /// A thread that slept so long could not run itself: that time says nothing of the core.
 const LATE: Duration = PERIOD.saturating_add(Duration::from_millis(250));
 /// The core is killed when its watching thread did not run for so long; by then the marks of its in-kernel brake have run out.
-/// A write to a cgroup's file may wait for others that hold the same lock, at worst fractions of a second as measured.
 const HANGS: Duration = crate::core::BRAKE_LEASE;
 /// The same before the thread has begun: programs are loaded and all cgroups walked until then, without real-time
 /// priority and locked memory. A machine that thrashes may need longer than this thread shows: the time is doubled for

@@ -140,6 +140,17 @@ enum Wait {
     Stuck,
 }
 
+/// Which of a victim's processes were sent the signal one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    /// All that could be found, or it is not known yet.
+    All,
+    /// Some: the time for that ended before.
+    Some,
+    /// None.
+    None,
+}
+
 #[derive(Debug)]
 struct Kill {
     handle: Arc<Handle>,
@@ -148,10 +159,8 @@ struct Kill {
     is_signalled: bool,
     /// What the kernel answered where it refused cgroup.kill.
     refusal: Option<Fault>,
-    /// No process was found that could be sent the signal.
-    reached_none: bool,
-    /// The time for that ended before all processes were sent it.
-    reached_some: bool,
+    /// Which processes were sent the signal one by one.
+    reached: Reached,
     wait: Wait,
     /// What was charged to it when its patience began; absent where that cannot be read.
     had: Option<Bytes>,
@@ -181,8 +190,7 @@ impl Kill {
             since,
             is_signalled: false,
             refusal: None,
-            reached_none: false,
-            reached_some: false,
+            reached: Reached::All,
             wait: Wait::Until(now.after(limits.patience)),
             had,
             is_measured: false,
@@ -399,7 +407,11 @@ impl Kills {
             }
             Done::Killed { cgroup, sent, is_whole, at } => {
                 let kill = self.find(cgroup)?;
-                (kill.reached_none, kill.reached_some) = (sent == 0, sent > 0 && !is_whole);
+                kill.reached = match sent {
+                    0 => Reached::None,
+                    _ if is_whole => Reached::All,
+                    _ => Reached::Some,
+                };
                 self.signalled(cgroup, (sent > 0).then_some(at), now, journal)
             }
             Done::Measured { cgroup, activity } => {
@@ -425,7 +437,7 @@ impl Kills {
         let patience = self.limits.patience;
         let kill = self.find(cgroup)?;
         if let Some(fault) = kill.refusal
-            && kill.reached_none
+            && kill.reached == Reached::None
             && !kill.is_signalled
         {
             return Some(KillEvent::Refused { handle: self.forget(cgroup, journal)?, fault });
@@ -492,7 +504,10 @@ impl Kills {
                 continue;
             }
             // Without cgroup.kill, those that were not reached go on.
-            let is_partial = kill.refusal.is_some() && std::mem::take(&mut kill.reached_some);
+            let is_partial = kill.refusal.is_some() && kill.reached == Reached::Some;
+            if is_partial {
+                kill.reached = Reached::All;
+            }
             if has_newcomer || is_partial {
                 kill.kill_again(now, &self.limits, workers);
             }

@@ -70,8 +70,9 @@ const OFTEN: Duration = Duration::from_secs(10);
 /// Descriptors that a workload's handle keeps open: its directory, usage, events, freeze and kill; and one more where tasks
 /// are counted.
 const FILES_A_WORKLOAD: u64 = 5;
-/// Descriptors for everything else, of which each of the two workers that open processes may need 256.
-const OTHER_FILES: u64 = 768;
+/// Descriptors for everything else, of which each of the two workers that open processes may need 256 for these, and as many for
+/// the directories on the way down to them.
+const OTHER_FILES: u64 = 1280;
 /// Room for updates of the inventory thread, which waits where there is none: those of the pods of a dense node. Handles come
 /// back from the table and from updates, as many as both have.
 const UPDATES: usize = 1024;

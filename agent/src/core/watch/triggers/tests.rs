@@ -175,7 +175,9 @@ fn whatever_comes_beside_tasks_that_reclaim_or_stall_is_another_reason_to_arm() 
         (&[Cause::Threshold, Cause::Reclaim], false),
     ] {
         let mut trigger = Trigger::new(at);
-        causes.iter().for_each(|cause| trigger.because(*cause));
+        for cause in causes {
+            trigger.because(*cause);
+        }
         assert_eq!(trigger.is_reclaim_alone(), is_alone, "{causes:?}");
         assert!(!trigger.after(Some(&Trigger::of(Cause::FollowUp, at))).is_reclaim_alone(), "{causes:?}");
         assert_eq!(trigger.after(Some(&Trigger::of(Cause::Psi, at))).is_reclaim_alone(), is_alone || causes.is_empty());
