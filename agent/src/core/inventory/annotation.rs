@@ -26,6 +26,8 @@ pub(in crate::core) struct Annotation {
     is_there: bool,
     /// Since when it is thrown.
     thrown: Option<MonotonicNs>,
+    /// The next core would go on with it as thrown.
+    is_kept: bool,
 }
 
 impl Annotation {
@@ -33,7 +35,7 @@ impl Annotation {
     pub(in crate::core) fn resume(state_directory: &Path) -> Self {
         let kept = state_directory.join(KEPT);
         let is_there = fs::symlink_metadata(&kept).is_ok();
-        Self { kept, is_there, thrown: is_there.then(monotonic) }
+        Self { kept, is_there, thrown: is_there.then(monotonic), is_kept: is_there }
     }
 
     /// It is there, or is not.
@@ -41,22 +43,23 @@ impl Annotation {
         self.is_there = is_there;
     }
 
-    /// Throws the switch or takes it back, where that is due.
+    /// Throws the switch or takes it back, where that is due, and keeps that for the next core. What could not be kept is
+    /// tried again at each call, so that it is an error for as long as it is not kept.
     ///
     /// # Errors
     /// Where the next core will not know of it.
     pub(super) fn settle(&mut self, now: MonotonicNs) -> io::Result<()> {
         match self.thrown {
-            None if self.is_there => {
-                self.thrown = Some(now);
-                self.keep()
-            }
-            Some(_) if self.due().is_some_and(|due| due <= now) => {
-                self.thrown = None;
-                self.forget()
-            }
-            Some(_) | None => Ok(()),
+            None if self.is_there => self.thrown = Some(now),
+            Some(_) if self.due().is_some_and(|due| due <= now) => self.thrown = None,
+            Some(_) | None => {}
         }
+        if self.is_kept == self.is_thrown() {
+            return Ok(());
+        }
+        if self.is_thrown() { self.keep() } else { self.forget() }?;
+        self.is_kept = self.is_thrown();
+        Ok(())
     }
 
     /// Whether it is thrown.
@@ -136,5 +139,31 @@ mod tests {
         first.settle(MonotonicNs(u64::MAX)).expect("it is gone already");
         first.say(true);
         assert!(first.settle(second(2)).is_err() && first.is_thrown(), "it is thrown all the same");
+    }
+
+    #[test]
+    fn what_could_not_be_kept_is_an_error_and_is_tried_again_until_it_is() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let state = folder.path().join("state");
+        let mut annotation = Annotation::resume(&state);
+        annotation.say(true);
+        for at in [1, 2] {
+            assert!(
+                annotation.settle(second(at)).is_err() && annotation.is_thrown(),
+                "there is no directory at {at} s"
+            );
+        }
+        fs::create_dir(&state).expect("writable");
+        annotation.settle(second(3)).expect("writable");
+        assert!(state.join(KEPT).exists(), "the next core knows of it");
+        // One that cannot be removed as a file.
+        fs::remove_file(state.join(KEPT)).expect("it is there");
+        fs::create_dir(state.join(KEPT)).expect("writable");
+        annotation.say(false);
+        for at in [30, 31] {
+            assert!(annotation.settle(second(at)).is_err() && !annotation.is_thrown(), "it is kept still at {at} s");
+        }
+        fs::remove_dir(state.join(KEPT)).expect("it is there");
+        annotation.settle(second(32)).expect("it is gone already");
     }
 }
