@@ -39,6 +39,9 @@ impl Answers {
     /// All metrics in the text format of OpenMetrics, with the memory that is available now.
     pub fn metrics(&self) -> String {
         let begun = (self.clock)();
+        // Ready is to act. It is asked now, because a core that was killed or hangs reports no end of that.
+        let (acts, _) = lock(&self.health).judge(begun);
+        self.metrics.acting.set(acts.into());
         if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
             self.metrics.set_available(&reading, begun, (self.clock)().since(begun));
         }

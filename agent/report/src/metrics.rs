@@ -231,7 +231,7 @@ impl Metrics {
             ),
             source: registered!("source", "1 for the source in use"),
             reporter_confined: registered!("reporter_confined", "1 where the reporter is refused all files"),
-            acting: registered!("acting", "1 where this agent acts, 0 where it shadows"),
+            acting: registered!("acting", "1 where this agent acts, 0 where it shadows or its core does not run"),
             kill_switch: registered!("kill_switch", "1 while the kill switch stops every action"),
             available: registered!(
                 "memory_available",

@@ -23,15 +23,19 @@ pub(crate) struct MetricsSink {
     pub(crate) metrics: Metrics,
     /// Its hooks, and whether they are attached.
     starting_hooks: BTreeMap<String, bool>,
-    /// The core that was armed last has the right to act.
-    may_act: bool,
     /// The kill switches that are thrown.
     switches: BTreeSet<String>,
 }
 
 impl MetricsSink {
     pub(crate) const fn new(metrics: Metrics) -> Self {
-        Self { metrics, starting_hooks: BTreeMap::new(), may_act: false, switches: BTreeSet::new() }
+        Self { metrics, starting_hooks: BTreeMap::new(), switches: BTreeSet::new() }
+    }
+
+    /// The records of another core follow, which has no source until it is armed.
+    pub(crate) fn follow(&self) {
+        self.metrics.source.clear();
+        self.metrics.inventory.troubles.clear();
     }
 
     pub(crate) fn record(&mut self, record: &Record<'_>, names: &Names) {
@@ -64,14 +68,14 @@ impl MetricsSink {
             StartupRecord::Hook { name, attached, how: _ } => {
                 self.starting_hooks.insert(name.into(), attached);
             }
-            StartupRecord::Armed { pid: _, source, shadow, workloads, start } => {
-                self.armed(source, shadow.is_none(), workloads, &start);
+            StartupRecord::Armed { pid: _, source, shadow: _, workloads, start } => {
+                self.armed(source, workloads, &start);
             }
             StartupRecord::SourceFailed { .. } | StartupRecord::Undone { .. } => {}
         }
     }
 
-    fn armed(&mut self, source: &str, acts: bool, workloads: u32, start: &StartParts) {
+    fn armed(&mut self, source: &str, workloads: u32, start: &StartParts) {
         // What another core had is not there any more.
         self.metrics.source.clear();
         self.metrics.hook_attached.clear();
@@ -82,8 +86,6 @@ impl MetricsSink {
             self.metrics.hook_attached.get_or_create(&[("hook", name)]).set(attached.into());
         }
         self.metrics.source.get_or_create(&[("source", source.into())]).set(1);
-        self.may_act = acts;
-        self.show_acting();
         self.metrics.workloads.set(workloads.into());
         for (part, took) in start.named() {
             self.metrics.core_start.get_or_create(&[("part", part.into())]).set(took.as_secs_f64());
@@ -93,11 +95,6 @@ impl MetricsSink {
     /// A kill switch is thrown.
     pub(crate) fn is_switched_off(&self) -> bool {
         !self.switches.is_empty()
-    }
-
-    fn show_acting(&self) {
-        self.metrics.acting.set((self.may_act && !self.is_switched_off()).into());
-        self.metrics.kill_switch.set(self.is_switched_off().into());
     }
 
     fn threshold(&self, record: &ThresholdRecord) {
@@ -209,7 +206,7 @@ impl MetricsSink {
                 } else {
                     self.switches.remove(switch);
                 }
-                self.show_acting();
+                self.metrics.kill_switch.set(self.is_switched_off().into());
             }
             HealthRecord::Beat { at: _, workloads, malformed, brakes_applied, brakes_refused, brakes_repeated } => {
                 metrics.workloads.set(workloads.into());

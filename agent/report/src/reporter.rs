@@ -117,7 +117,7 @@ impl Reporter {
     /// The records of the core with this process follow.
     pub fn follow(&mut self, process: OwnedFd) {
         self.health.follow(process);
-        self.metrics.metrics.inventory.troubles.clear();
+        self.metrics.follow();
     }
 
     /// No record comes any more: writes what waits for one.

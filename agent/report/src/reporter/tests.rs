@@ -3,6 +3,7 @@ mod names;
 mod orphaned;
 
 use super::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -318,6 +319,44 @@ fn an_armed_core_makes_it_ready_and_replaces_the_reasons_of_an_earlier_one() {
     let text = reporter.answers().metrics();
     assert!(text.contains("plimsoll_source{source=\"poll\"} 1\n") && !text.contains("psi"), "{text}");
     assert!(text.contains("plimsoll_acting 0\n") && !text.contains("fork"), "{text}");
+}
+
+#[test]
+fn a_core_that_ended_or_is_silent_does_not_act_and_the_next_one_has_no_source_before_it_is_armed() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+    let open = |pid| plimsoll_node::process::open(pid).expect("it runs");
+    let mut reporter = reporter("", None);
+    reporter.clock = || MonotonicNs(NOW.load(Ordering::Relaxed));
+    let answers = reporter.answers();
+    let shown = |what, acting, sources| {
+        let text = answers.metrics();
+        assert!(text.contains(&format!("plimsoll_acting {acting}\n")), "{what}: {text}");
+        assert_eq!(text.matches("plimsoll_source{").count(), sources, "{what}");
+    };
+    reporter.follow(open(rustix::process::Pid::from_child(&child)));
+    reporter.report(&armed("psi", None));
+    shown("it is armed", 1, 1);
+    child.kill().expect("it is ours");
+    child.wait().expect("it is ours");
+    shown("it ended", 0, 1);
+    reporter.follow(open(rustix::process::getpid()));
+    shown("the next one begins", 0, 0);
+    reporter.report(&armed("psi", None));
+    shown("that is armed", 1, 1);
+    let later = MonotonicNs(0).after(Duration::from_mins(3));
+    NOW.store(later.0, Ordering::Relaxed);
+    shown("it is silent", 0, 1);
+    let beat = HealthRecord::Beat {
+        at: later,
+        workloads: 4,
+        malformed: 0,
+        brakes_applied: 0,
+        brakes_refused: 0,
+        brakes_repeated: 0,
+    };
+    reporter.report(&beat.into());
+    shown("it is heard again", 1, 1);
 }
 
 #[test]
