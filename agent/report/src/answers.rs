@@ -42,6 +42,8 @@ impl Answers {
         // Ready is to act. It is asked now, because a core that was killed or hangs reports no end of that.
         let (acts, _) = lock(&self.health).judge(begun);
         self.metrics.acting.set(acts.into());
+        // Of a pod that lives on no record comes.
+        self.metrics.comparison.expire(begun);
         if let Some(reading) = self.memory.as_ref().and_then(|memory| memory.read().ok()) {
             self.metrics.set_available(&reading, begun, (self.clock)().since(begun));
         }

@@ -431,6 +431,20 @@ fn what_a_dry_run_would_evict_is_compared_with_what_others_end() {
 }
 
 #[test]
+fn a_pod_that_lives_on_counts_in_time_without_another_event() {
+    static NOW: AtomicU64 = AtomicU64::new(1);
+    let mut reporter = reporter("machine: {shadow: true}", None);
+    reporter.clock = || MonotonicNs(0).after(Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    let answers = reporter.answers();
+    reporter.metrics.metrics.comparison.decide(Uid(1), "shop/web", (reporter.clock)());
+    for (at, count) in [(301, 0), (302, 1), (303, 1)] {
+        NOW.store(at, Ordering::Relaxed);
+        let line = format!("plimsoll_shadow_evictions_total{{ended_by=\"nothing\"}} {count}\n");
+        assert!(answers.metrics().contains(&line), "{line} at {at} s");
+    }
+}
+
+#[test]
 fn one_of_two_kill_switches_that_is_taken_back_lets_nothing_act_while_the_other_one_is_there() {
     let mut reporter = reporter("", None);
     reporter.report(&armed("psi", None));
