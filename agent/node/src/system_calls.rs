@@ -347,7 +347,7 @@ fn install(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Re
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::process::Command;
@@ -425,9 +425,13 @@ mod tests {
             rustix::thread::set_no_new_privs(true).expect("always allowed");
             filter_reporter(true).expect("a filter");
             let [old, new] = ["old", "new"].map(|name| place.path().join(name));
-            File::options().write(true).create(true).truncate(true).open(&old).expect("writable");
+            let mut file = File::options().write(true).create(true).truncate(true).open(&old).expect("writable");
+            file.write_all(b"whole, and half").expect("writable");
+            // What is left of a line that did not fit is cut off.
+            assert_eq!(file.seek(SeekFrom::Start(5)).expect("it is a file"), 5);
+            file.set_len(5).expect("writable");
             std::fs::rename(&old, &new).expect("it moves");
-            assert_eq!(std::fs::metadata(&new).expect("it is there").len(), 0);
+            assert_eq!(std::fs::metadata(&new).expect("it is there").len(), 5);
             std::fs::remove_file(&new).expect("it goes");
         });
     }

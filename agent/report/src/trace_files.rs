@@ -2,7 +2,7 @@
 //! neither the core nor the log waits for it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -23,6 +23,7 @@ struct Ring {
     most: u64,
     header: String,
     file: File,
+    /// So many bytes of it are whole lines, and there are no others.
     written: u64,
     last: [MonotonicNs; 2],
 }
@@ -59,32 +60,44 @@ impl Ring {
         if self.written + length > self.most {
             (self.file, self.written) = begin(&self.folder, self.most, &self.header)?;
         }
-        self.file.write_all(line.as_bytes())?;
+        if let Err(error) = self.file.write_all(line.as_bytes()) {
+            // A disk that is full takes the beginning of a line: the next one would be appended to it, and no line of the file
+            // could be replayed.
+            self.file.seek(SeekFrom::Start(self.written))?;
+            self.file.set_len(self.written)?;
+            return Err(error);
+        }
         self.written += length;
         Ok(())
     }
 }
 
-/// Moves the files on by one and begins a new one. `most` is what it may come to.
+/// Begins a new file and moves the others on by one. `most` is what it may come to.
+///
+/// Where it cannot be begun, the others stay as they are but for those that are removed for it, so that attempts on a disk
+/// that is full push none out.
 fn begin(folder: &Path, most: u64, header: &str) -> io::Result<(File, u64)> {
+    // The oldest goes first: what it takes may be all that such a disk has left. Files of an earlier run may be larger than
+    // those of this one: the oldest go until there is room for the new one.
+    let mut room = most.saturating_mul(u64::from(FILES - 1));
+    for age in 0..FILES {
+        let path = path(folder, age);
+        let Ok(length) = fs::metadata(&path).map(|file| file.len()) else { continue };
+        if length > room || age == FILES - 1 {
+            fs::remove_file(&path)?;
+        }
+        room = room.saturating_sub(length);
+    }
+    let new = folder.join("trace.new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&new)?;
+    file.write_all(header.as_bytes())?;
     for age in (1..FILES).rev() {
         match fs::rename(path(folder, age - 1), path(folder, age)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
     }
-    // Files of an earlier run may be larger than those of this one: the oldest go until there is room for the new one.
-    let mut room = most.saturating_mul(u64::from(FILES - 1));
-    for age in 1..FILES {
-        let path = path(folder, age);
-        let Ok(length) = fs::metadata(&path).map(|file| file.len()) else { continue };
-        if length > room {
-            fs::remove_file(&path)?;
-        }
-        room = room.saturating_sub(length);
-    }
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path(folder, 0))?;
-    file.write_all(header.as_bytes())?;
+    fs::rename(new, path(folder, 0))?;
     Ok((file, header.len() as u64))
 }
 
@@ -137,6 +150,8 @@ impl TraceFiles {
 mod tests {
     use super::*;
     use crate::trace::{Reported, Sample};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::process::Command;
 
     fn entries(folder: &Path, age: u32) -> Vec<Entry> {
         let text = fs::read_to_string(path(folder, age)).expect("a file of the ring");
@@ -162,6 +177,65 @@ mod tests {
         let all: Vec<u64> = (0..FILES).rev().flat_map(|age| entries(folder.path(), age)).map(|it| it.at().0).collect();
         let first = all[0];
         assert_eq!(all, (first..100).collect::<Vec<_>>(), "nothing between is missing");
+    }
+
+    /// Runs a test in a process of its own, which a limit on the size of files does not end.
+    fn alone(name: &str, test: impl FnOnce()) {
+        if std::env::var("LIMITED").as_deref() == Ok(name) {
+            return test();
+        }
+        let own = std::env::current_exe().expect("this test");
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(own).env("LIMITED", name);
+        let output = command.args(["--exact", &format!("trace_files::tests::{name}"), "--nocapture"]).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+    }
+
+    /// From here on a file may have no more bytes than these: what is longer is cut, as on a disk that is full.
+    fn limit(bytes: Option<u64>) {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).expect("no more than the maximum");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_half_line_and_pushes_no_file_out() {
+        alone("a_full_disk_leaves_no_half_line_and_pushes_no_file_out", || {
+            let folder = tempfile::tempdir().expect("a temporary directory");
+            let sample = |at| Entry::Sample(Sample { at_ns: MonotonicNs(at), ..Sample::default() });
+            let mut ring = Ring::open(folder.path(), Bytes(1600), &header()).expect("writable");
+            ring.write(sample(0)).expect("writable");
+            limit(Some(ring.written + 20));
+            for at in 1..3 {
+                assert!(ring.write(sample(at)).is_err(), "there is room for a part of it");
+                assert_eq!(entries(folder.path(), 0).len(), 1, "what was written is whole");
+            }
+            limit(None);
+            ring.write(sample(3)).expect("writable");
+            assert_eq!(entries(folder.path(), 0).len(), 2, "it follows what is whole");
+            // All files of the ring are there, and the newest is full.
+            let line = serde_json::to_string(&sample(99)).expect("it is JSON").len() as u64 + 1;
+            let mut next = 4;
+            while next < 80 || ring.written + line <= ring.most {
+                ring.write(sample(next)).expect("writable");
+                next += 1;
+            }
+            let files = || [0, 1, 2, 3].map(|age| fs::read(path(folder.path(), age)).ok());
+            let mut kept = files();
+            assert!(kept.iter().all(Option::is_some));
+            limit(Some(0));
+            for _ in 0..10 {
+                assert!(ring.write(sample(next)).is_err(), "there is no room for anything");
+            }
+            // It goes with the next file in any case.
+            kept[3] = None;
+            assert_eq!(files(), kept);
+            limit(None);
+            ring.write(sample(next)).expect("writable");
+            let all: Vec<u64> =
+                (0..FILES).rev().flat_map(|age| entries(folder.path(), age)).map(|it| it.at().0).collect();
+            assert_eq!(all, (all[0]..=next).collect::<Vec<_>>(), "nothing between is missing");
+        });
     }
 
     #[test]
