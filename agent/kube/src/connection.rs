@@ -64,7 +64,12 @@ impl Shared {
             return Ok(open.clone());
         }
         let made = timeout(CONNECT, self.connect());
-        let made = made.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let made = made.await.map_err(|_| {
+            // Packets that a unit does not allow are dropped, and connect(2) does not fail by that.
+            let why = "the API server did not answer a new connection in time; where the agent's unit has IPAddressDeny=, name \
+                       the server's address in IPAddressAllow= of a drop-in";
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        })??;
         Ok(sender.insert(made).clone())
     }
 
@@ -147,31 +152,36 @@ mod tests {
     use std::os::fd::OwnedFd;
     use tower_service::Service as _;
 
-    #[test]
-    fn an_answer_that_does_not_begin_is_waited_for_a_bounded_time() {
+    /// Asks over this connection, or over another one, and expects that there is no answer within so long.
+    async fn times_out(dial: Dial, sender: Option<SendRequest<Body>>, limit: Duration) -> String {
         let folder = tempfile::tempdir().expect("a temporary directory");
         fs::write(folder.path().join("token"), "t").expect("writable");
         let directory = OwnedFd::from(fs::File::open(folder.path()).expect("it is there"));
         let variable = |name: &str| Some(if name.ends_with("PORT") { "1" } else { "127.0.0.1" }.to_owned());
         let access = Access::in_cluster(directory, variable).expect("a service account");
+        let (sender, paces) = (Mutex::new(sender), StdMutex::default());
+        let shared = Shared { access, dial, sender, watching: Arc::default(), paces };
+        let begun = Instant::now();
+        let request = Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
+        let error = Connection(Arc::new(shared)).call(request).await.expect_err("there is no answer");
+        assert!(error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut), "{error}");
+        assert_eq!(begun.elapsed().as_secs(), limit.as_secs());
+        error.to_string()
+    }
+
+    #[test]
+    fn an_answer_that_does_not_begin_is_waited_for_a_bounded_time_as_is_a_connection() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.expect("a runtime").block_on(async {
+            let error = times_out(Dial::by(|()| std::future::pending()), None, CONNECT).await;
+            assert!(error.contains("IPAddressAllow="), "{error}");
             // It takes all that it is sent, and says nothing.
             let (near, far) = tokio::io::duplex(1 << 20);
             let (sender, connection) =
                 http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.expect("nothing is waited for");
             tokio::spawn(connection);
             let dial = Dial::by(|()| async { Err(io::ErrorKind::ConnectionRefused.into()) });
-            let (sender, paces) = (Mutex::new(Some(sender)), StdMutex::default());
-            let shared = Shared { access, dial, sender, watching: Arc::default(), paces };
-            let begun = Instant::now();
-            let request = Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
-            let error = Connection(Arc::new(shared)).call(request).await.expect_err("there is no answer");
-            assert!(
-                error.downcast_ref::<io::Error>().is_some_and(|it| it.kind() == io::ErrorKind::TimedOut),
-                "{error}"
-            );
-            assert_eq!(begun.elapsed().as_secs(), ANSWER.as_secs());
+            times_out(dial, Some(sender), ANSWER).await;
             drop(far);
         });
     }

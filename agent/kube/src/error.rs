@@ -32,7 +32,10 @@ pub enum AccessError {
         why: &'static str,
     },
     /// Its address cannot be found.
-    #[error("the API server's name {host:?} has no address: {source}")]
+    #[error(
+        "the API server's name {host:?} has no address: {source}; where the agent's unit has IPAddressDeny=, name the resolver \
+         in IPAddressAllow= of a drop-in"
+    )]
     Name {
         /// The name.
         host: String,
