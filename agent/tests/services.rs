@@ -156,22 +156,19 @@ fn the_broker_passes_on_what_was_ordered_and_nothing_else() {
     handover::send_core(&supervisor, &way).expect("room");
     drop(way);
     let [version, pods, containers] = lists();
-    // Before a change passes, it is looked up what that is about.
-    let refused = vec![version, pods, containers];
-    let passed = [&refused[..], &[Vec::new()]].concat();
-    let connect = |answers: Vec<Vec<u8>>| {
-        let [(runtime, peer), (near, far)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
-        for stream in [&runtime, &near, &far] {
-            stream.set_nonblocking(true).expect("it is ours");
-        }
-        handover::send_connection(&supervisor, &runtime, &far).expect("room");
-        (near, std::thread::spawn(move || serve(peer, &answers)))
-    };
-    let [(first, first_served), (second, second_served)] = [refused, passed].map(connect);
-    // A connection on which something was refused is not used again.
-    let streams = Mutex::new(vec![second, first]);
+    // Before a change passes, it is looked up what that is about, each time on the same connection.
+    let looked_up = [pods, containers];
+    let answers = [&[version][..], &looked_up, &looked_up, &[Vec::new()]].concat();
+    let [(runtime, peer), (near, far)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
+    for stream in [&runtime, &near, &far] {
+        stream.set_nonblocking(true).expect("it is ours");
+    }
+    handover::send_connection(&supervisor, &runtime, &far).expect("room");
+    drop((runtime, far));
+    let served = std::thread::spawn(move || serve(peer, &answers));
+    let stream = Mutex::new(Some(near));
     let dial = Dial::by(move |_: &Path| {
-        let next = streams.lock().expect("no panic").pop();
+        let next = stream.lock().expect("no panic").take();
         async move { tokio::net::UnixStream::from_std(next.ok_or(std::io::ErrorKind::NotConnected)?) }
     });
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -189,9 +186,7 @@ fn the_broker_passes_on_what_was_ordered_and_nothing_else() {
     drop(tokio);
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
     assert!(child.wait().expect("it is ours").success());
-    for served in [first_served, second_served] {
-        served.join().expect("its peer has ended");
-    }
+    served.join().expect("its peer has ended");
     let log = line_with(&lines_of(&mut child), "what is refused");
     assert!(log.contains("StopContainer"), "{log}");
 }

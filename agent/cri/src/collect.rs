@@ -5,7 +5,7 @@
 
 use crate::dead::{dead_containers, dead_sandboxes};
 use crate::error::Error;
-use crate::id::ImageId;
+use crate::id::{ContainerId, ImageId};
 use crate::images::{History, Rules, assess, unused};
 use crate::runtime::Runtime;
 use core::time::Duration;
@@ -48,6 +48,8 @@ pub struct Collect<'a> {
 /// Removes, and remembers of images when they were used.
 pub struct Collector {
     history: History,
+    /// Containers that it tried to remove, and that were there still when they were listed last.
+    tried: BTreeSet<ContainerId>,
     min_age: Duration,
     never: Vec<Pattern>,
     clock: fn() -> MonotonicNs,
@@ -56,7 +58,7 @@ pub struct Collector {
 impl Collector {
     /// `min_age` and `never` are those of [`Rules`]. `clock` gives the time now.
     pub fn new(min_age: Duration, never: Vec<Pattern>, clock: fn() -> MonotonicNs) -> Self {
-        Self { history: History::default(), min_age, never, clock }
+        Self { history: History::default(), tried: BTreeSet::new(), min_age, never, clock }
     }
 
     /// What is remembered of images.
@@ -99,7 +101,7 @@ struct Removal<'a> {
 impl Removal<'_> {
     async fn run(&mut self, collector: &mut Collector) -> Result<(), Error> {
         if self.asked.what.containers {
-            self.containers().await?;
+            self.containers(&mut collector.tried).await?;
             self.sandboxes().await?;
         }
         if self.asked.what.images {
@@ -120,16 +122,22 @@ impl Removal<'_> {
         }
     }
 
-    async fn containers(&mut self) -> Result<(), Error> {
+    async fn containers(&mut self, tried: &mut BTreeSet<ContainerId>) -> Result<(), Error> {
         let sandboxes = self.runtime.sandboxes().await?;
         let containers = self.runtime.containers().await?;
         // The kubelet's default of `minimum-container-ttl-duration`, which is deprecated.
         let age = (Duration::ZERO, SystemTime::now());
-        for dead in dead_containers(&containers, &sandboxes, self.asked.is_over, age) {
+        let mut dead = dead_containers(&containers, &sandboxes, self.asked.is_over, age);
+        let listed: BTreeSet<_> = containers.iter().map(|it| &it.id).collect();
+        tried.retain(|id| listed.contains(id));
+        // Last: what the runtime refuses, or takes too long for, may use up the time that each order has.
+        dead.sort_by_key(|dead| tried.contains(&dead.container.id));
+        for dead in dead {
             if !(self.asked.goes_on)() {
                 break;
             }
             let id = &dead.container.id;
+            tried.insert(id.clone());
             // It may run: where it cannot be stopped it is kept.
             if dead.is_to_be_stopped {
                 let stopped = self.runtime.stop_container(id, Duration::ZERO).await;
@@ -168,7 +176,7 @@ impl Removal<'_> {
     }
 
     async fn images(&mut self, collector: &mut Collector) -> Result<(), Error> {
-        let Collector { history, min_age, never, clock } = collector;
+        let Collector { history, min_age, never, clock, .. } = collector;
         let mut refused = BTreeSet::<ImageId>::new();
         let mut made_up = Bytes::ZERO;
         'listing: loop {

@@ -261,8 +261,12 @@ impl Runtime {
     }
 
     fn outcome<A>(&mut self, call: Call, connection: Connection, outcome: Result<A, Status>) -> Result<A, Error> {
-        let is_answer = outcome.as_ref().map_or_else(|status| status.code() == Code::NotFound, |_| true);
-        // After anything else a new connection is the safer one.
+        // A refusal is an answer as well: a new connection for each of many would take the time that an order has. A new one is
+        // the safer one after what is of the connection, was not read to its end, or says that what is behind it does not answer.
+        let is_answer = outcome
+            .as_ref()
+            .err()
+            .is_none_or(|status| !is_lost(status) && !matches!(status.code(), Code::OutOfRange | Code::Unavailable));
         self.connection = is_answer.then_some(connection);
         outcome.map_err(|status| self.failed(call, &status))
     }

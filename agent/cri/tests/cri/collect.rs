@@ -177,6 +177,29 @@ async fn what_is_refused_is_passed_over_and_reported_and_without_an_answer_it_en
 }
 
 #[tokio::test]
+async fn refusals_need_no_new_connection_and_what_was_refused_goes_last_in_the_next_order() {
+    let folder = folder();
+    let (fake, _served, mut runtime) = filled(&folder).await;
+    let stuck = ["stuck-1", "stuck-2", "stuck-3"];
+    fake.change(|node| {
+        let ended = stuck.map(|id| of(id, "s-over", "dead", proto::ContainerState::ContainerExited));
+        node.containers.splice(0..0, ended);
+        node.stuck = stuck.map(str::to_owned).into();
+    });
+    let mut collector = collector(&[]);
+    let (collected, ended) = collector.collect(&mut runtime, &collect(CONTAINERS, EVERY)).await;
+    assert!(ended.is_err() && collected.containers == 2, "{collected:?} {ended:?}");
+    assert!(!fake.calls().contains(&"Version".to_owned()), "one connection for all");
+    // No time is left after one that was not tried before.
+    fake.change(|node| node.containers.push(of("new", "s-over", "dead", proto::ContainerState::ContainerExited)));
+    let left = AtomicUsize::new(1);
+    let goes_on = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    let asked = Collect { goes_on: &goes_on, ..collect(CONTAINERS, EVERY) };
+    let (collected, _) = collector.collect(&mut runtime, &asked).await;
+    assert_eq!((removals(&fake), collected.containers), (vec!["RemoveContainer new".to_owned()], 1));
+}
+
+#[tokio::test]
 async fn images_are_listed_again_after_a_while_and_what_was_refused_is_not_tried_again() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let folder = folder();
