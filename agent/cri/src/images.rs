@@ -4,7 +4,6 @@ use crate::id::ImageId;
 use crate::in_use::InUse;
 use crate::listed::Image;
 use core::time::Duration;
-use plimsoll_policy::kubelet::Usage;
 use plimsoll_units::{MonotonicNs, Pattern};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,14 +198,4 @@ pub fn unused<'a, 'b>(assessed: &'b [Assessed<'a>]) -> Vec<&'b Assessed<'a>> {
     let mut unused: Vec<_> = assessed.iter().filter(|it| it.kept.is_none()).collect();
     unused.sort_by_key(|it| (it.last_used, it.first_seen, &it.image.id));
     unused
-}
-
-impl From<&Assessed<'_>> for plimsoll_policy::Image {
-    fn from(assessed: &Assessed<'_>) -> Self {
-        Self {
-            is_unused: assessed.kept.is_none(),
-            last_used: assessed.last_used.unwrap_or_default(),
-            usage: Usage { bytes: assessed.image.size.map(|size| size.0), inodes: None },
-        }
-    }
 }

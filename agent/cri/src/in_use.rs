@@ -20,7 +20,7 @@ impl InUse {
 
     /// Counts in the images that are mounted in a container.
     pub fn add_status(&mut self, status: &ContainerStatus) {
-        status.mounts.iter().filter_map(|mount| mount.image.as_ref()).for_each(|image| self.add(image));
+        status.mounted_images.iter().for_each(|image| self.add(image));
     }
 
     /// Counts in the image that sandboxes are made from, by its name as it was configured.

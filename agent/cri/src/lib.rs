@@ -50,7 +50,7 @@ pub use id::{ContainerId, IdError, ImageId, SandboxId};
 pub use images::{Assessed, History, Kept, Rules, assess, unused};
 pub use in_use::InUse;
 pub use listed::{
-    Container, ContainerState, ContainerStatus, FileSystem, FileSystems, Image, ImageUse, Mount, Sandbox, SandboxState,
+    Container, ContainerState, ContainerStatus, FileSystem, FileSystems, Image, ImageUse, Sandbox, SandboxState,
     WritableLayer,
 };
 pub use runtime::Runtime;

@@ -109,29 +109,8 @@ pub struct Container {
 /// What the list leaves out of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStatus {
-    /// What it does.
-    pub state: ContainerState,
-    /// When it was started.
-    pub started: Option<SystemTime>,
-    /// When it ended.
-    pub finished: Option<SystemTime>,
-    /// Its log's path on the host.
-    pub log: Option<PathBuf>,
-    /// What is mounted in it.
-    pub mounts: Vec<Mount>,
-}
-
-/// What is mounted in a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Where in the container.
-    pub container_path: PathBuf,
-    /// What of the host; absent for an image.
-    pub host_path: Option<PathBuf>,
-    /// What the container mounts below it appears on the host.
-    pub is_bidirectional: bool,
-    /// The image that is mounted, for a volume of that type.
-    pub image: Option<ImageUse>,
+    /// The images that are mounted in it, as volumes of that type.
+    pub mounted_images: Vec<ImageUse>,
 }
 
 /// An image.
@@ -272,26 +251,8 @@ impl TryFrom<proto::Container> for Container {
 
 impl From<proto::ContainerStatus> for ContainerStatus {
     fn from(status: proto::ContainerStatus) -> Self {
-        let proto::ContainerStatus { id: _, state, started_at, finished_at, mounts, log_path } = status;
-        Self {
-            state: state.into(),
-            started: time(started_at),
-            finished: time(finished_at),
-            log: said(log_path).map(Into::into),
-            mounts: mounts.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl From<proto::Mount> for Mount {
-    fn from(mount: proto::Mount) -> Self {
-        let proto::Mount { container_path, host_path, propagation, image } = mount;
-        Self {
-            container_path: container_path.into(),
-            host_path: said(host_path).map(Into::into),
-            is_bidirectional: propagation == proto::MountPropagation::PropagationBidirectional as i32,
-            image: image.map(|spec| ImageUse::of(Some(spec))),
-        }
+        let images = status.mounts.into_iter().filter_map(|mount| mount.image);
+        Self { mounted_images: images.map(|spec| ImageUse::of(Some(spec))).collect() }
     }
 }
 

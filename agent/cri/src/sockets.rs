@@ -31,14 +31,9 @@ pub fn socket_path(endpoint: &str) -> Result<PathBuf, Error> {
 }
 
 impl Runtime {
-    /// The runtime behind one of [`USUAL_SOCKETS`]. A kubelet does not search, and kubeadm refuses to guess between two
+    /// The runtime behind one of these sockets. A kubelet does not search, and kubeadm refuses to guess between two
     /// (`DetectCRISocket`); so does this: where several answer it is an error, because Docker brings a containerd that
     /// the kubelet may not use. Takes [`Limits::read`] for each socket at most.
-    pub async fn find(limits: Limits) -> Result<Self, Error> {
-        Self::find_among(&USUAL_SOCKETS.map(|(_, path)| path), limits).await
-    }
-
-    /// The same, behind one of these.
     pub async fn find_among(sockets: &[impl AsRef<Path>], limits: Limits) -> Result<Self, Error> {
         Self::find_through(sockets, limits, &dial::by_this_process()).await
     }

@@ -16,13 +16,6 @@ pub struct RunningPod {
     pub sandboxes: Vec<SandboxId>,
 }
 
-impl RunningPod {
-    /// Nothing of it runs, or the runtime does not know it.
-    pub const fn is_empty(&self) -> bool {
-        self.containers.is_empty() && self.sandboxes.is_empty()
-    }
-}
-
 impl Runtime {
     /// What runs of the pod with a UID of which `is_pod` holds.
     ///

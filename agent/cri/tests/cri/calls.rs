@@ -5,7 +5,6 @@ use core::time::Duration;
 use plimsoll_cri::{ContainerId, ContainerState, Error, ImageId, SandboxId, SandboxState};
 use plimsoll_units::Bytes;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// A name made to hurt: a terminal escape, a line break, a direction override, quotes.
@@ -77,34 +76,17 @@ async fn sandboxes_and_containers_come_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_container_s_status_has_its_times_its_log_and_its_mounts() {
+async fn a_container_s_status_has_the_images_that_are_mounted_in_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_fake, _served, mut runtime) = connected(folder.path(), |node| {
-        let mount = |host: &str, propagation, image| proto::Mount {
-            container_path: "/in".to_owned(),
-            host_path: host.to_owned(),
-            propagation,
-            image,
-        };
-        let status = proto::ContainerStatus {
-            id: "here".to_owned(),
-            state: 2,
-            started_at: 1,
-            finished_at: 2,
-            mounts: vec![mount("/dev/fuse", 2, None), mount("", 1, Some(spec("sha256:volume")))],
-            log_path: "/var/log/pods/a/0.log".to_owned(),
-        };
-        node.statuses = [("here".to_owned(), Some(status)), ("odd".to_owned(), None)].into();
+        let mounts = vec![proto::Mount { image: None }, proto::Mount { image: Some(spec("sha256:volume")) }];
+        node.statuses = [("here".to_owned(), Some(proto::ContainerStatus { mounts })), ("odd".to_owned(), None)].into();
     })
     .await;
     let id = |text: &str| ContainerId::try_from(text.to_owned()).expect("an id");
 
     let status = runtime.container_status(&id("here")).await.expect("it answers").expect("it is there");
-    assert_eq!((status.state, status.started, status.finished), (ContainerState::Exited, Some(at(1)), Some(at(2))));
-    assert_eq!(status.log, Some(PathBuf::from("/var/log/pods/a/0.log")));
-    let mounts: Vec<_> = status.mounts.iter().map(|it| (it.host_path.as_deref(), it.is_bidirectional)).collect();
-    assert_eq!(mounts, [(Some(Path::new("/dev/fuse")), true), (None, false)]);
-    let volume = status.mounts[1].image.as_ref().expect("an image is mounted");
+    let [volume] = &status.mounted_images[..] else { panic!("{status:?}") };
     assert_eq!(volume.names().collect::<Vec<_>>(), ["sha256:volume"]);
 
     assert_eq!(runtime.container_status(&id("gone")).await.expect("it answers"), None);
@@ -219,8 +201,8 @@ async fn what_is_stopped_and_removed_is_what_was_named() {
 async fn images_in_use_are_those_of_containers_and_those_that_they_mount() {
     let folder = tempfile::tempdir().expect("a folder");
     let (fake, _served, mut runtime) = connected(folder.path(), |node| {
-        let image = proto::Mount { image: Some(spec("sha256:volume")), ..proto::Mount::default() };
-        let status = proto::ContainerStatus { mounts: vec![image], ..proto::ContainerStatus::default() };
+        let image = proto::Mount { image: Some(spec("sha256:volume")) };
+        let status = proto::ContainerStatus { mounts: vec![image] };
         node.containers = vec![
             container("exited", |it| (it.state, it.image_id) = (2, "sha256:root".to_owned())),
             container("vanished", |it| it.image_ref = "sha256:other".to_owned()),

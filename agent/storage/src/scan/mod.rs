@@ -16,7 +16,6 @@ use crate::mounts::Device;
 use core::time::Duration;
 use levels::{Identity, Levels, Return};
 use links::{Links, Seen};
-use plimsoll_policy::kubelet::Usage;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, statx};
 use rustix::io::Errno;
@@ -59,14 +58,6 @@ pub struct Outcome {
     pub count: Count,
     /// The first thing that made it incomplete.
     pub incomplete: Option<Incomplete>,
-}
-
-impl Outcome {
-    /// As statistics of a pod have it: absent where it is incomplete.
-    pub fn usage(&self) -> Usage {
-        let complete = self.incomplete.is_none().then_some(self.count);
-        Usage { bytes: complete.map(|count| count.bytes), inodes: complete.map(|count| count.inodes) }
-    }
 }
 
 /// How far a scan is.
