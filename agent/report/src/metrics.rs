@@ -468,12 +468,12 @@ mod tests {
         ];
         // A registry does not list its metrics, and writes a family only with its first member.
         let calls = sources.iter().flat_map(|source| source.split("regist").skip(1));
-        let named = |call: &'static str| {
+        let name_in = |call: &'static str| {
             let (before, arguments) = call.split_once('(')?;
             let (name, _) = arguments.trim_start().strip_prefix('"')?.split_once('"')?;
             ["er", "er_with_unit", "ered!"].contains(&before).then_some(name)
         };
-        let names: Vec<_> = calls.filter_map(named).collect();
+        let names: Vec<_> = calls.filter_map(name_in).collect();
         assert!(names.len() > 60 && names.contains(&"races_lost") && names.contains(&"kubelet_evictions"), "{names:?}");
         for name in names {
             let units = ["", "_bytes", "_seconds"].into_iter();
