@@ -93,9 +93,7 @@ mod tests {
         durable::Eviction {
             number: 1,
             pod: PodName::default(),
-            cgroups: Vec::new(),
             reason,
-            message: String::new(),
             grace_seconds: 0,
             decided: Moment { wall_ms: 0, boot_ms: None },
             progress: Progress::Killed,

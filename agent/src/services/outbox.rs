@@ -270,14 +270,13 @@ impl Outbox {
 
     /// An eviction that the core names, and what the pod is called, as far as that is known.
     pub(super) fn receive(&mut self, eviction: &Eviction, (namespace, name): (String, String)) {
-        let Eviction { number, uid, cgroup, step, cause, is_soft, grace_seconds, used, decided, wall_ms } = *eviction;
+        let Eviction { number, uid, cgroup: _, step, cause, is_soft, grace_seconds, used, decided, wall_ms } =
+            *eviction;
         let (reason, figures) = figures_of(cause, used);
         let received = durable::Eviction {
             number: number.0,
             pod: PodName { uid: uid_text(uid), namespace, name },
-            cgroups: vec![cgroup],
             reason,
-            message: String::new(),
             grace_seconds,
             decided: Now::read().moment_of(decided, wall_ms),
             progress: match step {

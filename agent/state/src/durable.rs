@@ -23,11 +23,11 @@
 //! 3. When the kernel says that the cgroups are empty, the eviction is [`Progress::Verified`]; when the cluster has
 //!    acknowledged it, it is reported; when the pod is gone it is removed.
 //!
-//! After a restart the core goes on from its own files, asks the kernel how far each has come, and names it again. An eviction
-//! names its cgroups by id, and an id is never given again in a boot. So what the runtime starts for the same pod later in
-//! another cgroup is not killed for the same decision. The pod's own cgroup outlives its containers: of a pod that was asked
-//! to end, what is started in it before a core has seen it empty is killed at the end of the grace, unless that was ten
-//! seconds before the next core began. After a reboot nothing of that lives: see [`Found::Rebooted`].
+//! After a restart the core goes on from its own files, asks the kernel how far each has come, and names it again. Those files,
+//! and not these, name the cgroup of each eviction by its id, which is never given again in a boot. So what the runtime starts
+//! for the same pod later in another cgroup is not killed for the same decision. The pod's own cgroup outlives its containers:
+//! of a pod that was asked to end, what is started in it before a core has seen it empty is killed at the end of the grace,
+//! unless that was ten seconds before the next core began. After a reboot nothing of that lives: see [`Found::Rebooted`].
 //!
 //! # Failures
 //!

@@ -24,9 +24,7 @@ fn eviction(number: u64, progress: Progress, grace: Option<u32>) -> durable::Evi
     durable::Eviction {
         number,
         pod: PodName { uid: UID.to_owned(), ..PodName::default() },
-        cgroups: Vec::new(),
         reason: Reason::Cause(Cause::Signal(Signal::MemoryAvailable)),
-        message: String::new(),
         grace_seconds: grace.unwrap_or(0),
         decided: Moment { wall_ms: 1_700_000_000_123, boot_ms: Some(1) },
         progress,

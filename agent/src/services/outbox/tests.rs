@@ -167,7 +167,6 @@ fn a_restart_goes_on_with_what_was_kept_and_what_came_meanwhile_is_newer() {
         pod: PodName { uid: uid_text(Uid(3)), ..PodName::default() },
         decided: Moment { wall_ms: 1, boot_ms: None },
         progress: Progress::Verified,
-        cgroups: Vec::new(),
         ..kept.evictions[0].clone()
     };
     kept.evictions.push(earlier);

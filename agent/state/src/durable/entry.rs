@@ -5,7 +5,6 @@
 use super::moment::Moment;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
-use plimsoll_units::CgroupId;
 use serde::{Deserialize, Serialize};
 
 /// One line.
@@ -82,15 +81,8 @@ pub struct Eviction {
     pub number: u64,
     /// Which.
     pub pod: PodName,
-    /// The cgroups that its processes were in when it was decided: those of its containers and of its sandbox. None
-    /// after a reboot.
-    #[serde(default)]
-    pub cgroups: Vec<CgroupId>,
     /// Why.
     pub reason: Reason,
-    /// The same, as the cluster reports it.
-    #[serde(default)]
-    pub message: String,
     /// Seconds for an orderly end; zero is at once.
     #[serde(default)]
     pub grace_seconds: u32,
@@ -207,7 +199,7 @@ impl Eviction {
             return None;
         }
         let decided = self.decided.of_earlier_boot();
-        Some(Self { cgroups: Vec::new(), decided, progress: Progress::Verified, is_given_up: false, ..self })
+        Some(Self { decided, progress: Progress::Verified, is_given_up: false, ..self })
     }
 }
 
@@ -220,9 +212,7 @@ mod tests {
     fn eviction(progress: Progress, is_reported: bool) -> Eviction {
         Eviction {
             pod: PodName { uid: "u".into(), namespace: "n".into(), name: "p".into() },
-            cgroups: vec![CgroupId(7)],
             reason: Reason::Swap,
-            message: "m".into(),
             grace_seconds: 30,
             decided: DECIDED,
             progress,
@@ -255,7 +245,7 @@ mod tests {
         ] {
             let before = eviction(progress, is_reported);
             let decided = Moment { boot_ms: None, ..DECIDED };
-            let expected = Eviction { cgroups: Vec::new(), decided, progress: Verified, ..before.clone() };
+            let expected = Eviction { decided, progress: Verified, ..before.clone() };
             assert_eq!(before.after_reboot(), stays.then_some(expected), "{progress:?}, {is_reported}");
         }
     }

@@ -1,7 +1,6 @@
 use super::*;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::message::Cause;
-use plimsoll_units::CgroupId;
 use rustix::fs::{Mode, chmod, mknodat};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -25,9 +24,7 @@ fn open(path: &Path) -> Opened {
 fn eviction(uid: &str, progress: Progress) -> Eviction {
     Eviction {
         pod: PodName { uid: uid.into(), namespace: "shop".into(), name: "cart\u{1b}[31m\n".into() },
-        cgroups: vec![CgroupId(u64::MAX), CgroupId(7)],
         reason: Reason::Cause(Cause::Signal(Signal::MemoryAvailable)),
-        message: "The node was low on resource: memory. ".into(),
         grace_seconds: 0,
         decided: AT,
         progress,
@@ -93,7 +90,7 @@ fn a_reboot_drops_what_cannot_be_true() {
     let Opened { mut store, found, problems } = Store::open(&path, LATER_BOOT).expect("it can be opened");
     assert_eq!((found, problems), (Found::Rebooted { dropped: 1 }, Vec::new()));
     let earlier = Moment { boot_ms: None, ..AT };
-    let verified = Eviction { cgroups: Vec::new(), decided: earlier, ..eviction("killed", Progress::Verified) };
+    let verified = Eviction { decided: earlier, ..eviction("killed", Progress::Verified) };
     let condition = Condition {
         name: "MemoryPressure".into(),
         is_true: true,
@@ -291,7 +288,7 @@ fn open_with(bytes: &[u8]) -> (tempfile::TempDir, Opened) {
     (dir, opened)
 }
 
-/// Every version reads the file that version 1 wrote.
+/// Every version reads the file that version 1 wrote, which has two fields of an eviction that later ones do not keep.
 #[test]
 fn the_file_of_version_1_is_read() {
     let (_dir, path) = home();
@@ -396,5 +393,5 @@ fn absent_fields_are_unknown() {
     let [Entry::Condition(condition), Entry::Eviction(eviction)] = &entries[..] else { panic!("{entries:?}") };
     assert_eq!((condition.observed, condition.since.boot_ms), (None, None));
     assert_eq!((&eviction.reason, eviction.grace_seconds), (&Reason::Unknown("tomorrow".into()), 0));
-    assert!(eviction.cgroups.is_empty() && !eviction.is_reported);
+    assert!(!eviction.is_reported);
 }
