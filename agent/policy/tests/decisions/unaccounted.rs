@@ -57,7 +57,7 @@ fn in_a_slice_its_own_workloads_count() {
     let allocatable = Threshold { signal: Signal::AllocatableMemoryAvailable, ..threshold(100, 0, 0) };
     let thresholds = [threshold(100, 0, 0), allocatable];
     for (threshold, is_inside) in thresholds.iter().flat_map(|threshold| [(threshold, true), (threshold, false)]) {
-        let slices = vec![SliceThresholds { thresholds: vec![threshold.clone()] }];
+        let slices = vec![SliceThresholds { thresholds: vec![*threshold] }];
         let rig = Rig::new(Config { thresholds: vec![], slices, ..Config::default() });
         let hog = if is_inside { in_slice(candidate(0, 900)) } else { candidate(0, 900) };
         let observation =
