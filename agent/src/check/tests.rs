@@ -93,7 +93,7 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
         (&["process_mrelease"], |facts| facts.release = Err("ENOSYS".into())),
-        (&["pressure (PSI)"], |facts| facts.kernel.psi = false),
+        (&["hook stall", "pressure (PSI)"], |facts| facts.kernel.psi = false),
         (&["kernel symbols", "hook threshold", "hook tasks"], |facts| {
             facts.kernel.symbols_visible = false;
             facts.kernel.kptr_restrict = Some(2);
