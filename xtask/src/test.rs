@@ -114,14 +114,34 @@ impl Arguments {
     /// What the groups need that were asked for.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
         let mut needs = Vec::new();
-        for group in self.all().iter().filter(|group| self.asks_for(group)) {
+        for group in self.all()?.iter().filter(|group| self.asks_for(group)) {
             needs.extend((group.needs)(&group.kernels)?);
         }
         Ok(needs)
     }
 
-    fn all(&self) -> Vec<Group> {
-        if self.long { long::groups(&self.asked(&every_kernel())) } else { gate(&self.asked(&gate_kernels())) }
+    /// All groups with the kernels that were asked for. An error where a group or a kernel was asked for that is not among
+    /// them.
+    fn all(&self) -> anyhow::Result<Vec<Group>> {
+        let booted = self.booted();
+        ensure!(!booted.is_empty(), "of these kernels, none is booted without --long: {}", self.kernels.join(", "));
+        let groups = if self.long { long::groups(&booted) } else { gate(&booted) };
+        if let Some(unknown) = self.groups.iter().find(|name| groups.iter().all(|group| group.name != **name)) {
+            let names: Vec<&str> = groups.iter().map(|group| &group.name[..]).collect();
+            let long = if self.long { "" } else { "; with --long there are others" };
+            bail!("there is no group {unknown}; there are {}{long}", names.join(", "));
+        }
+        Ok(groups)
+    }
+
+    /// Every kernel that these groups may boot.
+    fn kernels(&self) -> Vec<&'static str> {
+        if self.long { every_kernel() } else { gate_kernels() }
+    }
+
+    /// Those of them that were asked for.
+    fn booted(&self) -> Vec<&'static str> {
+        self.asked(&self.kernels())
     }
 
     fn asks_for(&self, group: &Group) -> bool {
@@ -137,23 +157,16 @@ impl Arguments {
 
 /// Runs the groups and closes with a line of counts.
 pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let groups = arguments.all();
-    let kernels = if arguments.long { every_kernel() } else { gate_kernels() };
-    let booted = arguments.asked(&kernels);
-    ensure!(!booted.is_empty(), "of these kernels, none is booted without --long: {}", arguments.kernels.join(", "));
+    let groups = arguments.all()?;
     if arguments.list {
         for group in &groups {
             println!("{:<12} {} min", group.name, group.minutes);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(unknown) = arguments.groups.iter().find(|name| groups.iter().all(|group| group.name != **name)) {
-        let names: Vec<&str> = groups.iter().map(|group| &group.name[..]).collect();
-        let long = if arguments.long { "" } else { "; with --long there are others" };
-        bail!("there is no group {unknown}; there are {}{long}", names.join(", "));
-    }
     let mut report = Report::new(run::root().join("target/test"))?;
-    for kernel in kernels.iter().filter(|kernel| !booted.contains(kernel)) {
+    let booted = arguments.booted();
+    for kernel in arguments.kernels().iter().filter(|kernel| !booted.contains(kernel)) {
         report.not_run(&format!("kernel {kernel}"), "it was not asked for");
     }
     for group in &groups {
@@ -229,14 +242,26 @@ mod tests {
         assert_eq!(names, ["node-6.1", "node-6.12"]);
     }
 
+    fn arguments(long: bool, groups: &[&str], kernels: &[&str]) -> Arguments {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
+        Arguments { groups: owned(groups), long, list: false, kernels: owned(kernels) }
+    }
+
+    #[test]
+    fn a_group_or_a_kernel_that_is_not_there_is_refused_before_anything_is_needed() {
+        let error = |long, groups: &[&str], kernels: &[&str]| {
+            arguments(long, groups, kernels).needs().expect_err("refused").to_string()
+        };
+        let there = "there are unit, vm, node, cluster; with --long there are others";
+        assert_eq!(error(false, &["unit", "units"], &[]), format!("there is no group units; {there}"));
+        assert!(error(true, &["unit"], &[]).starts_with("there is no group unit; there are checks, "));
+        assert_eq!(error(false, &[], &["5.10"]), "of these kernels, none is booted without --long: 5.10");
+        assert_eq!(arguments(false, &["unit"], &[]).needs().expect("a group"), install::checks());
+    }
+
     #[test]
     fn kernels_of_long_runs_are_in_no_gate() {
-        let asked = |long, kernels: &[&str]| Arguments {
-            groups: Vec::new(),
-            long,
-            list: false,
-            kernels: kernels.iter().map(|&kernel| kernel.into()).collect(),
-        };
+        let asked = |long, kernels: &[&str]| arguments(long, &[], kernels);
         for (_, kernel) in MORE {
             assert!(asked(false, &[kernel]).asked(&gate_kernels()).is_empty());
             assert_eq!(asked(true, &[kernel]).asked(&every_kernel()), [kernel]);
