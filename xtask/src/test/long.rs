@@ -11,8 +11,9 @@ use crate::{install, revision, run};
 
 /// Where the tables are kept, a file for each group.
 const RESULTS: &str = "tests/results";
-/// What a table's second line begins with, before the revision.
+/// What is between a table's date and its revision, and between the two dates of one that was resumed on another day.
 const REVISION: &str = ", revision ";
+const TO: &str = " to ";
 
 /// Every long group, those of these kernels only.
 pub(super) fn groups(kernels: &[&'static str]) -> Vec<Group> {
@@ -100,8 +101,14 @@ impl Table {
     pub(super) fn of(folder: &Path, group: &str, date: &str, revision: &str) -> Self {
         let path = folder.join(group).with_added_extension("md");
         let before = fs::read_to_string(&path).unwrap_or_default();
-        let rows = if resumes(&before, revision) { passed_rows(&before) } else { Vec::new() };
-        Self { path, group: group.into(), date: date.into(), revision: revision.into(), rows }
+        let begun = resumed(&before, revision);
+        let rows = if begun.is_some() { passed_rows(&before) } else { Vec::new() };
+        // Rows that are kept are as old as the table.
+        let date = match begun.filter(|begun| *begun != date) {
+            Some(begun) if !rows.is_empty() => format!("{begun}{TO}{date}"),
+            _ => date.into(),
+        };
+        Self { path, group: group.into(), date, revision: revision.into(), rows }
     }
 
     pub(super) fn has_passed(&self, name: &str) -> bool {
@@ -139,10 +146,10 @@ fn cell(text: &str) -> String {
     text.replace(['|', '\n'], "/")
 }
 
-/// Whether a table is of exactly these sources.
-fn resumes(table: &str, revision: &str) -> bool {
-    let of = table.lines().find_map(|line| line.split_once(REVISION));
-    of.is_some_and(|(_, of)| revision::is_same(of, revision))
+/// The day on which a table was begun that is of exactly these sources.
+fn resumed<'t>(table: &'t str, revision: &str) -> Option<&'t str> {
+    let (date, of) = table.lines().find_map(|line| line.split_once(REVISION))?;
+    revision::is_same(of, revision).then(|| date.split(TO).next().unwrap_or(date))
 }
 
 fn passed_rows(table: &str) -> Vec<[String; 3]> {
@@ -180,12 +187,28 @@ mod tests {
                     | d | FLAKY | once |\n| e | passed |  |\n";
         let head = "# Results of `cargo xtask test --long any`\n\n2026-01-02, revision abc\n\n";
         assert_eq!(text, format!("{head}| what | | |\n|---|---|---|\n{rows}"));
-        assert!(resumes(&text, "abc") && !resumes(&text, "abd") && !resumes(&text, "abc with changes"));
+        let of_others = ["abd", "abc with changes"].map(|revision| resumed(&text, revision));
+        assert_eq!((resumed(&text, "abc"), of_others), (Some("2026-01-02"), [None, None]));
         let second = table(place.path());
         let passed = ["a", "b", "c", "d", "e"].map(|name| second.has_passed(name));
         assert_eq!(passed, [true, false, false, false, true]);
         let mut third = table(place.path());
         third.put("e", Word::Failed, "now").expect("written");
         assert!(!third.has_passed("e"));
+    }
+    #[test]
+    fn a_table_that_is_resumed_on_another_day_has_the_days_of_its_oldest_and_newest_rows() {
+        let place = tempfile::tempdir().expect("a directory");
+        let date = |day, revision| {
+            let mut table = Table::of(place.path(), "any", day, revision);
+            table.put(day, Word::Passed, "").expect("written");
+            let text = fs::read_to_string(place.path().join("any.md")).expect("a table");
+            text.lines().nth(2).map(str::to_owned).expect("a third line")
+        };
+        assert_eq!(date("2026-01-02", "abc"), "2026-01-02, revision abc");
+        assert_eq!(date("2026-01-02", "abc"), "2026-01-02, revision abc");
+        assert_eq!(date("2026-01-03", "abc"), "2026-01-02 to 2026-01-03, revision abc");
+        assert_eq!(date("2026-01-05", "abc"), "2026-01-02 to 2026-01-05, revision abc");
+        assert_eq!(date("2026-01-06", "abd"), "2026-01-06, revision abd");
     }
 }
