@@ -50,8 +50,9 @@ const LOG: &str = "log";
 const BEGUN: &str = "begun.json";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
-    a machine of an hour at most, and in another one until all of its rounds are there; all rivals meet it in turn. What was measured of the same sources is \
-    kept in target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
+    a machine of an hour at most, in which all rivals meet it in turn. Where the kernel gives up in a round, another machine \
+    plays the rest, unless the cell was begun more than 45 minutes ago. What was measured of the same sources is kept in \
+    target/bench and not measured again, so that a run can be stopped and resumed. The results are written into \
     benches/results (those of --quick or --rivals into target/bench/part): the rounds as JSON, tables as Markdown, and a \
     plot for each cell. What was not measured is NOT RUN there; a cell that has fewer rounds than planned is gone on \
     with by the next run. The exit code is 1 if something that has to hold does not, or a cell could not be measured with \
