@@ -54,8 +54,9 @@ fn sample(threshold_bytes: u64, ended: &AtomicBool) -> Vec<Sample> {
 /// Where every sample missed the moment below, the first one after the crossing is the nearest.
 pub(crate) fn back(samples: &[Sample], crossed_ns: u64, threshold_bytes: u64) -> Option<u64> {
     let later: Vec<&Sample> = samples.iter().filter(|sample| sample.at_ns > crossed_ns).collect();
-    let lowest = later.iter().enumerate().min_by_key(|(_, sample)| sample.bytes)?.0;
-    later[lowest..].iter().find(|sample| sample.bytes > threshold_bytes).map(|sample| sample.at_ns)
+    let (lowest, sample) = later.iter().enumerate().min_by_key(|(_, sample)| sample.bytes)?;
+    let first = if sample.bytes > threshold_bytes { 0 } else { lowest };
+    later[first..].iter().find(|sample| sample.bytes > threshold_bytes).map(|sample| sample.at_ns)
 }
 
 /// What had been filled at `at_ns`, between the entries before and after it.
@@ -154,6 +155,9 @@ mod tests {
         assert_eq!(back(&samples, 4, 100), Some(13));
         assert_eq!(back(&samples[..5], 4, 100), None);
         assert_eq!(back(&samples, 12, 100), Some(13));
+        // All samples missed the moment below: that memory is somewhat lower later is not of this crossing.
+        let missed = [sample(12, 150), sample(14, 200), sample(60, 140)];
+        assert_eq!(back(&missed, 10, 100), Some(12));
     }
 
     #[test]
