@@ -16,6 +16,12 @@ const KUBECONFIG: &str = "PLIMSOLL_TEST_KUBECONFIG";
 const KUBE: &str = "PLIMSOLL_TEST_KUBE";
 /// The socket by which the API server reaches the node, beside the kubeconfig (`xtask/src/cluster/node.rs`).
 const TUNNEL: &str = "node.socket";
+/// How long a command of kubectl may last that waits until something is gone, and how long any request of one that does not
+/// wait: without a limit a delete waits for a week.
+const GONE: &str = "--timeout=4m";
+const ANSWERED: &str = "--request-timeout=30s";
+/// The commands of kubectl that wait for something other than an answer.
+const WAITING: [&str; 4] = ["delete", "exec", "rollout", "wait"];
 /// The agents' pods: others may be beside them.
 const AGENTS: &str = "app.kubernetes.io/name=plimsoll";
 
@@ -59,10 +65,11 @@ impl Cluster {
         Ok(config.to_string())
     }
 
-    /// Runs kubectl with every right, and gives what it prints.
+    /// Runs kubectl with every right, and gives what it prints. It ends within minutes, unless the arguments have another
+    /// limit.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut kubectl = Command::new(&self.kube);
-        output(kubectl.arg("kubectl").arg("--kubeconfig").arg(&self.kubeconfig).args(arguments))
+        output(kubectl.arg("kubectl").arg("--kubeconfig").arg(&self.kubeconfig).args(arguments).args(limit(arguments)))
     }
 
     /// Stops a process of the control plane, until what this gives is dropped.
@@ -151,6 +158,20 @@ impl Cluster {
     }
 }
 
+/// The limit for a command of kubectl that has none.
+fn limit(arguments: &[&str]) -> Option<&'static str> {
+    let has = |word: &str| arguments.contains(&word);
+    if arguments.iter().any(|argument| argument.starts_with("--timeout")) {
+        None
+    } else if has("delete") {
+        Some(GONE)
+    } else if has("--follow") || WAITING.into_iter().any(has) {
+        None
+    } else {
+        Some(ANSWERED)
+    }
+}
+
 fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is no UTF-8", path.display()))
 }
@@ -173,5 +194,25 @@ pub fn wait_for<T>(until: &str, patience: Duration, mut ask: impl FnMut() -> Res
             bail!("after {} s it does not hold that {until}", patience.as_secs());
         }
         std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::limit;
+
+    #[test]
+    fn no_delete_waits_for_days_and_what_waits_has_no_limit_on_a_request() {
+        for (arguments, expected) in [
+            (&["--namespace", "plimsoll", "delete", "--ignore-not-found", "job/any"][..], Some("--timeout=4m")),
+            (&["delete", "pods", "--all", "--timeout=10m"], None),
+            (&["wait", "--for=condition=complete", "job/any"], None),
+            (&["rollout", "restart", "daemonset/plimsoll"], None),
+            (&["logs", "--follow", "any"], None),
+            (&["logs", "any"], Some("--request-timeout=30s")),
+            (&["describe", "node", "any"], Some("--request-timeout=30s")),
+        ] {
+            assert_eq!(limit(arguments), expected, "{arguments:?}");
+        }
     }
 }

@@ -87,7 +87,7 @@ fn read_again(turn: &Turn, name: &str, is_reclaimed: bool) -> Result<u64> {
     };
     ensure!(reported.len() <= usize::from(is_reclaimed), "{reported:?}");
     ensure!(least_of_kernel > HIGH << 20, "the kernel's estimate is below the threshold, too");
-    turn.kubectl(&["delete", "pod", name, "--grace-period=1", "--timeout=4m"])?;
+    turn.kubectl(&["delete", "pod", name, "--grace-period=1"])?;
     Ok(of_kubelet)
 }
 

@@ -36,7 +36,7 @@ impl Turn {
         // A test that failed has left no more than what is removed here.
         let alone = NODE_IS_USED.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::of_environment()?;
-        cluster.kubectl(&["delete", KINDS, "--all", "--grace-period=1", "--timeout=4m"])?;
+        cluster.kubectl(&["delete", KINDS, "--all", "--grace-period=1"])?;
         Ok(Self { cluster, _alone: alone })
     }
 
