@@ -1,7 +1,7 @@
 //! Roots of Debian with systemd for virtual machines: an ext4 image of a suite with the modules of its kernel, made once
 //! into the cache by mmdebstrap, through apt with its signature check. No machine writes to it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use crate::image::Files;
 use crate::kernels::{self, KEYRING, Kernel};
 use crate::qemu::Processor;
-use crate::run;
+use crate::{lock, run};
 
 /// What is in each root, beside what Debian itself requires and apt.
 const PACKAGES: [&str; 6] = ["dbus", "kmod", "libpam-systemd", "systemd", "systemd-sysv", "udev"];
@@ -55,14 +55,7 @@ pub(crate) fn is_there(version: &str, packages: &[String]) -> anyhow::Result<boo
 /// The image of the root for the kernel that is named by its version or its suite, with these packages besides.
 pub(crate) fn get(wanted: &str, packages: &[String]) -> anyhow::Result<PathBuf> {
     let root = Root::of(kernels::version(wanted)?, packages)?;
-    let roots = root.place.parent().context("a folder in the cache")?;
-    fs::create_dir_all(roots).with_context(|| format!("cannot make {}", roots.display()))?;
-    // Another command may want the same root at the same time. The lock ends with this process.
-    let lock = File::create(root.place.with_added_extension("lock"))?;
-    lock.lock().with_context(|| format!("cannot lock {}", root.place.display()))?;
-    if !root.is_there() {
-        root.make()?;
-    }
+    lock::once(&root.place, || Ok(root.is_there()), || root.make())?;
     Ok(root.image())
 }
 

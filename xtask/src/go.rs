@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use crate::progress::Progress;
 use crate::release::sha256;
-use crate::run;
+use crate::{lock, run};
 
 /// The first Go that gets the version that go.mod asks for by itself, as a module.
 const GO: (u32, u32) = (1, 21);
@@ -44,9 +44,7 @@ impl Program {
     /// Its file, built where it is not in the cache.
     pub(crate) fn get(&self) -> anyhow::Result<PathBuf> {
         let place = self.place()?;
-        if !place.is_file() {
-            self.build(&place)?;
-        }
+        lock::once(&place, || Ok(place.is_file()), || self.build(&place))?;
         Ok(place)
     }
 
@@ -76,7 +74,6 @@ impl Program {
         let version = version().with_context(|| format!("{project} is built by Go"))?;
         println!("building {project} {release} with {version}, some {} on two cores the first time", self.takes);
         let folder = place.parent().context("a folder in the cache")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let go = || {
             let mut go = Command::new("go");
             go.current_dir(run::root().join(module)).env("CGO_ENABLED", "0");

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use crate::qemu::Processor;
-use crate::run;
+use crate::{lock, run};
 
 /// The keys of Debian's archive; Ubuntu's package of the same name has them at the same place.
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -84,10 +84,15 @@ pub(crate) fn get(wanted: &str) -> anyhow::Result<Kernel> {
     let version = version(wanted)?;
     let place = place(version)?;
     let unpacked = place.join("unpacked");
-    if !is_there(version)? {
-        download(version, &place, &unpacked)?;
-        fs::write(place.join("complete"), "")?;
-    }
+    lock::once(
+        &place,
+        || is_there(version),
+        || {
+            download(version, &place, &unpacked)?;
+            let complete = place.join("complete");
+            fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))
+        },
+    )?;
     let image = find(&unpacked, "vmlinuz").with_context(|| format!("no vmlinuz below {}", unpacked.display()))?;
     Ok(Kernel { image, unpacked, processor: Processor::of(version) })
 }

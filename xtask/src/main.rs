@@ -15,6 +15,7 @@ mod go;
 mod image;
 mod install;
 mod kernels;
+mod lock;
 mod picture;
 mod ports;
 mod progress;

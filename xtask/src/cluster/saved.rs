@@ -15,7 +15,7 @@ use super::{kube, node};
 use crate::qemu::Processor;
 use crate::release::sha256;
 use crate::vm::SAVED_MEMORY;
-use crate::{debian_root, kernels, run};
+use crate::{debian_root, kernels, lock, run};
 
 /// What decides, of this checkout, what a node is like when it is ready: what makes machines, and the whole of what can run in
 /// one, so that none of it is forgotten. Of the agent nothing does but [`debian_root::INSTALLED`]: its crates that the guest's
@@ -61,11 +61,7 @@ impl Saved {
         // A memory holds keys.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&nodes);
         made.with_context(|| format!("cannot make {}", nodes.display()))?;
-        let lock = File::create(nodes.with_added_extension("lock"))?;
-        if lock.try_lock().is_err() {
-            println!("another command saves or restores a node, which is waited for");
-            lock.lock().with_context(|| format!("cannot lock {}", nodes.display()))?;
-        }
+        let lock = lock::wait(&nodes)?;
         Ok(Self { nodes, key, _lock: lock })
     }
 
