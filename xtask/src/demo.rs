@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::claim::{self, Claim};
 use crate::picture::{MIB, float, index, signed};
 use crate::qemu::Processor;
+use crate::scratch::Scratch;
 use crate::vm::Root;
 use crate::{cluster as cluster_of_tests, install, rounds, run, vm};
 
@@ -254,7 +255,7 @@ fn full(arguments: &Arguments, mut all: Value, lines: &mut dyn FnMut(&str)) -> a
 /// Has the guest measure, in a machine, what it prints there being handed on, or on this one.
 fn measure(arguments: &Arguments, boot: &Boot, lines: &mut dyn FnMut(&str)) -> anyhow::Result<Value> {
     println!("measuring: {}", boot.name);
-    let out = tempfile::Builder::new().prefix("demo-").tempdir_in(run::root().join("target/vm"))?;
+    let out = Scratch::new("demo-")?;
     let seed = arguments.seed.to_string();
     if arguments.native {
         native(arguments.build(), &boot.arguments, &seed, out.path())?;

@@ -10,7 +10,7 @@ const LOCK: &str = "lock";
 
 /// The lock on a file or folder, whether or not that is there: of a file beside it. Waits until no other command has it.
 pub(crate) fn wait(place: &Path) -> anyhow::Result<File> {
-    let lock = open(place)?;
+    let lock = file(place)?;
     if !take(&lock, place)? {
         println!("another command uses {}, which is waited for", place.display());
         lock.lock().with_context(|| format!("cannot lock {}", place.display()))?;
@@ -18,7 +18,8 @@ pub(crate) fn wait(place: &Path) -> anyhow::Result<File> {
     Ok(lock)
 }
 
-fn open(place: &Path) -> anyhow::Result<File> {
+/// The file of the lock, not locked yet.
+pub(crate) fn file(place: &Path) -> anyhow::Result<File> {
     if let Some(folder) = place.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }

@@ -25,6 +25,7 @@ mod revision;
 mod rounds;
 mod run;
 mod sbom;
+mod scratch;
 mod service;
 mod share;
 mod statistics;

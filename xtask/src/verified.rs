@@ -7,6 +7,7 @@ use std::fs;
 use anyhow::{Context, ensure};
 
 use crate::qemu::Processor;
+use crate::scratch::Scratch;
 use crate::vm::{self, Build};
 use crate::{install, run};
 
@@ -28,7 +29,7 @@ pub(crate) fn command() -> anyhow::Result<()> {
     Build::Plain.run(Processor::X86_64)?;
     let mut table = BTreeMap::new();
     for kernel in KERNELS {
-        let out = tempfile::Builder::new().prefix("verified-").tempdir_in(run::root().join("target"))?;
+        let out = Scratch::new("verified-")?;
         let left = format!("/out/{LEFT}");
         let words = ["/bin/plimsoll-guest", "cost", "verified", "--out", &left];
         let mut machine = vm::Arguments::of(kernel, MACHINE_SECONDS, &words);

@@ -12,6 +12,7 @@ use anyhow::{Context, bail, ensure};
 use crate::image::{Files, sent};
 use crate::kernels::Kernel;
 use crate::qemu::{self, Processor};
+use crate::scratch::Scratch;
 use crate::{build_ebpf, debian_root, install, kernels, run};
 
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
@@ -29,8 +30,8 @@ pub(crate) const STALE_BREAKPOINT: &str = "Oops: int3";
 pub(crate) const BOOTED_AGAIN: &str = "BOOTED AGAIN ";
 /// What the first process writes when it starts, before its exit code.
 const STARTED: &str = "started";
-/// Where programs for machines are left, a folder for each build, and what a machine needs while it runs.
-const PLACE: &str = "target/vm";
+/// Where programs for machines are left, a folder for each build, and what a command needs while it runs.
+pub(crate) const PLACE: &str = "target/vm";
 /// What a machine is saved into: what it has written to its root, as qcow2, and its memory with the state of its devices, as
 /// QEMU's migration has it.
 pub(crate) const SAVED_DISK: &str = "disk.qcow2";
@@ -303,9 +304,7 @@ fn start(
     accelerated: bool,
     lines: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Start> {
-    let place = run::root().join(PLACE);
-    fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    let place = tempfile::Builder::new().prefix("machine-").tempdir_in(place)?;
+    let place = Scratch::new("machine-")?;
     let place = place.path();
     let mut qemu = machine(arguments, kernel, place, accelerated)?;
     let result = place.join("result");
