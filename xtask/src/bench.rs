@@ -144,7 +144,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let costs = arguments.costs();
     let bench = Bench::of(arguments, &plans)?;
     install::all(&arguments.needs()?)?;
-    Build::Release.run(Processor::of(bench.kernel))?;
+    let programs = Build::Release.copies(Processor::of(bench.kernel))?;
+    let bench = Bench { programs: programs.path().to_owned(), ..bench };
     let (mut claims, mut failures) = (Vec::new(), 0);
     let progress = Progress::new("cells", (plans.len() + costs.len()) as u64);
     if !costs.is_empty() {
@@ -170,6 +171,8 @@ struct Bench {
     again: bool,
     date: String,
     revision: String,
+    /// The programs of all of its machines, in the same state for as long as it takes.
+    programs: PathBuf,
     /// What a run that was stopped goes on from.
     before: Store,
     /// What is published, and the folder of that.
@@ -194,6 +197,7 @@ impl Bench {
             again: arguments.again,
             date: revision::today()?,
             revision: revision::of_all_but(&OTHERS)?,
+            programs: Build::Release.place(Processor::of(kernel)),
             before: Store::of(&run::root().join(before), kernel),
             results: Store::of(&folder, kernel),
             folder,
@@ -359,6 +363,7 @@ impl Bench {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let mut machine = vm::Arguments::of(self.kernel, MACHINE_SECONDS, &command);
         machine.agent = Build::Release;
+        machine.programs = Some(self.programs.clone());
         machine.out = Some(out.clone());
         change(&mut machine);
         let mut log = File::create(out.join(LOG))?;
@@ -553,6 +558,7 @@ mod tests {
             again: false,
             date: "2026-01-03".into(),
             revision: "abc".into(),
+            programs: place.into(),
             before: Store::of(&before, "6.12"),
             results: Store::of(&results, "6.12"),
             folder: results,

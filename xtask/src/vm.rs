@@ -13,7 +13,7 @@ use crate::image::{Files, sent};
 use crate::kernels::Kernel;
 use crate::qemu::{self, Processor};
 use crate::scratch::Scratch;
-use crate::{build_ebpf, debian_root, install, kernels, run};
+use crate::{build_ebpf, debian_root, install, kernels, lock, run};
 
 /// How long a machine may take to boot and end where it is only tried whether hardware virtualisation works.
 const PROBE: u64 = 20;
@@ -75,6 +75,9 @@ pub(crate) struct Arguments {
     /// How the agent is built.
     #[arg(long, value_name = "BUILD", value_enum, default_value_t = Build::FaultInjection)]
     pub(crate) agent: Build,
+    /// Where the programs are, if not where each build leaves them for all commands.
+    #[arg(skip)]
+    pub(crate) programs: Option<PathBuf>,
     /// A network card. The machine's own address is 10.0.2.15, this host's loopback is 10.0.2.2 to it, and nothing can
     /// connect to it but by a tunnel.
     #[arg(long)]
@@ -136,6 +139,11 @@ impl Arguments {
         }
     }
 
+    /// Where its programs are.
+    fn programs(&self) -> PathBuf {
+        self.programs.clone().unwrap_or_else(|| self.agent.place(Processor::of(&self.kernel)))
+    }
+
     fn limit(&self) -> Option<Duration> {
         let seconds = self.timeout.or((!self.shell).then_some(TIMEOUT));
         seconds.map(Duration::from_secs)
@@ -155,6 +163,7 @@ impl Arguments {
             numa: false,
             append: None,
             agent: Build::FaultInjection,
+            programs: None,
             network: false,
             tunnel: None,
             monitor: None,
@@ -182,6 +191,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<i32> {
     arguments.agent.run(Processor::of(&arguments.kernel))?;
     boot(arguments, &mut |line| println!("{line}"))
 }
+
+/// The programs of a machine: the agent, and those that only machines have.
+const PROGRAMS: [&str; 3] = ["plimsoll", "plimsoll-init", "plimsoll-guest"];
 
 /// How the programs of a machine are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -215,20 +227,34 @@ impl Build {
 
     /// Builds the kernel side for this processor, and the static programs.
     pub(crate) fn run(self, processor: Processor) -> anyhow::Result<()> {
+        // No other command replaces one of them before all are in their place.
+        let _lock = lock::wait(&run::root().join(PLACE))?;
+        self.build(processor)
+    }
+
+    /// The same, and gives copies that no other command replaces.
+    pub(crate) fn copies(self, processor: Processor) -> anyhow::Result<Scratch> {
+        let _lock = lock::wait(&run::root().join(PLACE))?;
+        self.build(processor)?;
+        let copies = Scratch::new("programs-")?;
+        for program in PROGRAMS {
+            put(&self.place(processor).join(program), &copies.path().join(program))?;
+        }
+        Ok(copies)
+    }
+
+    fn build(self, processor: Processor) -> anyhow::Result<()> {
         build_ebpf::run(&[processor.name()])?;
         let place = self.place(processor);
         fs::create_dir_all(&place)?;
-        let others = ["plimsoll-init", "plimsoll-guest"];
-        let agent = ["plimsoll"];
+        let (agent, others) = PROGRAMS.split_at(1);
         match self {
             Self::Release => {
-                build("vm", &others, &[], processor, &place)?;
-                build("release", &agent, &[], processor, &place)
+                build("vm", others, &[], processor, &place)?;
+                build("release", agent, &[], processor, &place)
             }
             // At once, so that what they share is built once.
-            Self::Plain | Self::FaultInjection => {
-                build("vm", &[&others[..], &agent].concat(), self.features(), processor, &place)
-            }
+            Self::Plain | Self::FaultInjection => build("vm", &PROGRAMS, self.features(), processor, &place),
         }
     }
 }
@@ -247,9 +273,17 @@ fn build(
     run::shown(&mut cargo)?;
     let built = run::root().join("target").join(processor.target()).join(profile);
     for program in programs {
-        fs::copy(built.join(program), place.join(program)).with_context(|| format!("cannot copy {program}"))?;
+        put(&built.join(program), &place.join(program))?;
     }
     Ok(())
+}
+
+/// Copies a program. What reads the one that is replaced goes on with that.
+fn put(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let new = to.with_added_extension("new");
+    fs::copy(from, &new)
+        .and_then(|_| fs::rename(&new, to))
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
 /// Boots a machine for which everything was prepared, hands on its lines, and gives the command's exit code.
@@ -458,7 +492,7 @@ fn machine(arguments: &Arguments, kernel: &Kernel, place: &Path, accelerated: bo
 }
 
 fn files(arguments: &Arguments, kernel: &Kernel) -> anyhow::Result<Files> {
-    let place = arguments.agent.place(kernel.processor);
+    let place = arguments.programs();
     let mut files = Files::new();
     files.host("init", &place.join("plimsoll-init"))?;
     files.host("bin/plimsoll-guest", &place.join("plimsoll-guest"))?;
@@ -517,9 +551,34 @@ fn kvm_works(arguments: &Arguments, kernel: &Kernel) -> bool {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::fs::{self, File};
+    use std::io::Read as _;
     use std::time::Duration;
 
-    use super::{Arguments, Start, until_started};
+    use super::{Arguments, Build, Processor, Start, put, until_started};
+
+    #[test]
+    fn what_reads_a_program_while_another_takes_its_place_has_the_whole_of_one() {
+        let place = tempfile::tempdir().expect("a directory");
+        let [built, program] = ["built", "program"].map(|name| place.path().join(name));
+        fs::write(&built, "old").expect("written");
+        put(&built, &program).expect("copied");
+        let mut reader = File::open(&program).expect("it is there");
+        fs::write(&built, "another").expect("written");
+        put(&built, &program).expect("copied");
+        let mut read = String::new();
+        reader.read_to_string(&mut read).expect("a text");
+        assert_eq!((&read[..], &fs::read_to_string(&program).expect("a text")[..]), ("old", "another"));
+        assert_eq!(fs::read_dir(place.path()).expect("a directory").count(), 2);
+    }
+
+    #[test]
+    fn a_machine_has_the_programs_it_is_given_or_those_of_its_build() {
+        let usual = Arguments { agent: Build::Release, ..Arguments::of("6.12", 1, &["true"]) };
+        assert_eq!(usual.programs(), Build::Release.place(Processor::X86_64));
+        let given = Arguments { programs: Some("/copies".into()), ..usual };
+        assert_eq!(given.programs().to_str(), Some("/copies"));
+    }
 
     #[test]
     fn a_machine_without_a_first_process_is_booted_again_twice_and_each_time_reported() {

@@ -10,14 +10,15 @@ mod start;
 mod storms;
 mod table;
 
+use std::path::Path;
+
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::rivals;
 use crate::claim::Claim;
-use crate::qemu::Processor;
 use crate::revision;
-use crate::vm::{Build, Root};
+use crate::vm::Root;
 use binary::Binary;
 use measured::Measured;
 use table::whole;
@@ -119,10 +120,10 @@ impl CostCell {
             .into()
     }
 
-    /// What the guest left of it.
-    pub(super) fn kept(&self, text: &str, date: String, revision: String) -> anyhow::Result<Kept> {
+    /// What the guest left of it, and the agent that it measured.
+    pub(super) fn kept(&self, text: &str, agent: &Path, date: String, revision: String) -> anyhow::Result<Kept> {
         let measured: Measured = serde_json::from_str(text).context("the guest measured something else")?;
-        let kept = Kept { date, revision, rounds: self.rounds, binary: Binary::of(Build::Release)?, measured };
+        let kept = Kept { date, revision, rounds: self.rounds, binary: Binary::of(agent)?, measured };
         kept.check(self)?;
         Ok(kept)
     }
@@ -176,9 +177,6 @@ pub(super) fn claims(known: &[Known]) -> Vec<Claim> {
         })
         .collect()
 }
-
-/// The processor of these machines.
-const PROCESSOR: Processor = Processor::X86_64;
 
 #[cfg(test)]
 mod tests {

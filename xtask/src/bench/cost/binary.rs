@@ -1,13 +1,11 @@
 //! How large the agent is.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
 use object::{Object as _, ObjectSection as _};
 use serde::{Deserialize, Serialize};
-
-use super::PROCESSOR;
-use crate::vm::Build;
 
 /// How many of the largest sections are kept.
 const LARGEST: usize = 6;
@@ -26,10 +24,9 @@ pub(super) struct Binary {
 }
 
 impl Binary {
-    /// The agent of this build.
-    pub(super) fn of(build: Build) -> anyhow::Result<Self> {
-        let path = build.place(PROCESSOR).join("plimsoll");
-        let data = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    /// Of this file.
+    pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+        let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let file = object::File::parse(&data[..]).with_context(|| format!("{} is no program", path.display()))?;
         let sections = file.sections().map(|section| {
             // What a section without content in the file has, as .bss, takes nothing there.

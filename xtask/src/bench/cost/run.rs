@@ -59,6 +59,6 @@ impl Bench {
             machine.memory = cell.memory.into();
             machine.packages = debian_root::names(cell.packages);
         })?;
-        cell.kept(&self.left(cell.name)?, self.date.clone(), self.revision.clone())
+        cell.kept(&self.left(cell.name)?, &self.programs.join("plimsoll"), self.date.clone(), self.revision.clone())
     }
 }
