@@ -48,6 +48,8 @@ const LEFT: &str = "bench.json";
 const LOG: &str = "log";
 /// How the name of a file ends that has what a machine was booted for, until what it measured is known.
 const BEGUN: &str = "begun.json";
+/// Why a cell is skipped that another command measures at the moment.
+const TAKEN: &str = "another command is measuring it";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
     a machine of an hour at most, in which all rivals meet it in turn. Where the kernel gives up in a round, another machine \
@@ -169,6 +171,8 @@ struct Bench {
     kernel: &'static str,
     seed: u64,
     again: bool,
+    /// Whether its cells were named, and not all of them are wanted.
+    is_asked: bool,
     date: String,
     revision: String,
     /// The programs of all of its machines, in the same state for as long as it takes.
@@ -195,6 +199,7 @@ impl Bench {
             kernel,
             seed: arguments.seed,
             again: arguments.again,
+            is_asked: arguments.quick || !arguments.cells.is_empty(),
             date: revision::today()?,
             revision: revision::of_all_but(&OTHERS)?,
             programs: Build::Release.place(Processor::of(kernel)),
@@ -205,14 +210,26 @@ impl Bench {
         })
     }
 
+    /// Measures a cell while no other command does. Gives nothing where another one does, which is an error only where the
+    /// cell was asked for.
+    fn alone<T>(&self, name: &str, measure: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+        let lock = self.before.try_lock(name)?;
+        ensure!(lock.is_some() || !self.is_asked, "{TAKEN}");
+        lock.map(|_lock| measure()).transpose()
+    }
+
     /// Has rivals meet these cells, and publishes all of which there are results. Gives what has to hold, and how many
     /// could not be measured, or only in part.
     fn races(&self, plans: Vec<(Cell, Plan)>, progress: &Progress) -> anyhow::Result<(Vec<Claim>, usize)> {
-        let (mut failed, mut parts) = (Vec::new(), 0);
+        let (mut failed, mut skipped, mut parts) = (Vec::new(), Vec::new(), 0);
         for (cell, plan) in plans {
-            match self.cell(&cell, plan, progress) {
-                Ok(None) => {}
-                Ok(Some(part)) => {
+            match self.alone(&cell.name(), || self.cell(&cell, plan, progress)) {
+                Ok(None) => {
+                    progress.line(&format!("{}: {TAKEN}", cell.name()));
+                    skipped.push(cell);
+                }
+                Ok(Some(None)) => {}
+                Ok(Some(Some(part))) => {
                     progress.line(&format!("A PART of {}: {part}", cell.name()));
                     parts += 1;
                 }
@@ -224,7 +241,7 @@ impl Bench {
             progress.step();
         }
         let failures = failed.len() + parts;
-        Ok((self.publish(failed)?, failures))
+        Ok((self.publish(failed, &skipped)?, failures))
     }
 
     /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
@@ -293,7 +310,7 @@ impl Bench {
         if let Some(found) = &found {
             self.before.save(&name, found)?;
         }
-        fs::remove_file(self.before.path(&name, BEGUN))?;
+        self.before.remove(&name, BEGUN)?;
         Ok(found)
     }
 
@@ -328,8 +345,7 @@ impl Bench {
         let (date, revision) = (self.date.clone(), self.revision.clone());
         let ended = Some("it was stopped".to_owned());
         let mut kept = Kept { date, revision, seed, plan, ended, measured: Measured::default() };
-        let begun = self.before.path(&cell.name(), BEGUN);
-        self.before.save_as(&begun, &kept)?;
+        self.before.save_as(&self.before.path(&cell.name(), BEGUN), &kept)?;
         let booted = self.boot(&cell.name(), &command(cell, &kept.plan, seed), |machine| {
             (machine.icount, machine.root) = (true, Root::Systemd);
             machine.packages = debian_root::names(&rivals::PACKAGES);
@@ -344,7 +360,7 @@ impl Bench {
             (Err(error), None) => return Err(error),
         };
         // What calls this keeps it.
-        fs::remove_file(&begun)?;
+        self.before.remove(&cell.name(), BEGUN)?;
         if kept.has_panicked() {
             // That is a result.
             kept.ended = None;
@@ -380,7 +396,7 @@ impl Bench {
 
     /// Writes the tables of all cells that there are results of, prints the short one and what has to hold, and gives
     /// that.
-    fn publish(&self, mut missing: Vec<Missing>) -> anyhow::Result<Vec<Claim>> {
+    fn publish(&self, mut missing: Vec<Missing>, skipped: &[Cell]) -> anyhow::Result<Vec<Claim>> {
         let mut done = Vec::new();
         for cell in cells::all() {
             let results = if self.shown.contains(&cell) { self.results.load(&cell.name())? } else { None };
@@ -390,7 +406,10 @@ impl Bench {
                     done.push(Done { cell, kept, again });
                 }
                 None if missing.iter().any(|one| one.cell == cell) => {}
-                None => missing.push(Missing { cell, why: "it was not asked for".into() }),
+                None => {
+                    let why = if skipped.contains(&cell) { TAKEN } else { "it was not asked for" };
+                    missing.push(Missing { cell, why: why.into() });
+                }
             }
         }
         let claims = verdicts::claims(&done, &self.shown);
@@ -556,6 +575,7 @@ mod tests {
             kernel: "6.12",
             seed: 1,
             again: false,
+            is_asked: false,
             date: "2026-01-03".into(),
             revision: "abc".into(),
             programs: place.into(),
@@ -578,19 +598,43 @@ mod tests {
         assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
         let failed = Missing { cell: cell.clone(), why: "it failed".into() };
         let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");
-        let claims = bench.publish(vec![failed, Missing { cell: tmpfs, why: "it broke".into() }]).expect("tables");
+        let skipped: Vec<Cell> = cells::all().into_iter().filter(|cell| cell.name() == "slab").collect();
+        let claims =
+            bench.publish(vec![failed, Missing { cell: tmpfs, why: "it broke".into() }], &skipped).expect("tables");
         assert_eq!(claim::broken(&claims), [""; 0]);
         let text = fs::read_to_string(results.join("6.12.md")).expect("tables");
         for expected in [
             "\n## anon\n",
             "\nMeasuring it again failed: it failed.\n",
             "| tmpfs | NOT RUN | it broke |",
+            "| slab | NOT RUN | another command is measuring it |",
             "| anon-zram | NOT RUN | it was not asked for |",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
         assert!(!text.contains("| anon | NOT RUN"), "{text}");
         bench.shown.retain(|one| *one != cell);
-        assert!(bench.publish(Vec::new()).expect("tables").is_empty());
+        assert!(bench.publish(Vec::new(), &[]).expect("tables").is_empty());
+    }
+
+    #[test]
+    fn a_cell_that_another_command_measures_is_skipped_and_an_error_where_it_was_asked_for() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (one, mut other) = (bench_in(place.path()), bench_in(place.path()));
+        let both = one.alone("anon", || Ok((other.alone("anon", || Ok(1))?, other.alone("slab", || Ok(2))?)));
+        assert_eq!(both.expect("a folder"), Some((None, Some(2))));
+        assert_eq!(other.alone("anon", || Ok(3)).expect("a folder"), Some(3), "it is free again");
+        let Done { cell, kept, .. } = sample();
+        let _lock = one.before.try_lock("anon").expect("a folder").expect("it is free");
+        // What was found of it stays as it is: another command writes into it.
+        one.before.save_as(&one.before.path("anon", BEGUN), &kept).expect("written");
+        let (_, failures) =
+            other.races(vec![(cell.clone(), kept.plan.clone())], &Progress::new("cells", 1)).expect("tables");
+        assert_eq!((failures, one.before.path("anon", BEGUN).is_file()), (0, true));
+        other.is_asked = true;
+        let error = other.alone("anon", || Ok(4)).expect_err("it is taken").to_string();
+        assert_eq!(error, TAKEN);
+        let (_, failures) = other.races(vec![(cell, kept.plan)], &Progress::new("cells", 1)).expect("tables");
+        assert_eq!(failures, 1);
     }
 }

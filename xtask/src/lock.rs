@@ -18,6 +18,12 @@ pub(crate) fn wait(place: &Path) -> anyhow::Result<File> {
     Ok(lock)
 }
 
+/// The same, and nothing where another command has it.
+pub(crate) fn try_now(place: &Path) -> anyhow::Result<Option<File>> {
+    let lock = file(place)?;
+    Ok(take(&lock, place)?.then_some(lock))
+}
+
 /// The file of the lock, not locked yet.
 pub(crate) fn file(place: &Path) -> anyhow::Result<File> {
     if let Some(folder) = place.parent() {

@@ -1,7 +1,7 @@
 //! What was measured of each cell, kept in a folder, so that a run that was stopped goes on where it was.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cells::{Cell, Plan};
 use super::measured::Measured;
-use crate::revision;
+use crate::{lock, revision};
 
 /// What was measured of a cell, when, and of which sources.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -108,6 +108,17 @@ impl Store {
     /// Where something about the cell with this name is kept.
     pub(super) fn path(&self, name: &str, extension: &str) -> PathBuf {
         self.0.join(name).with_added_extension(extension)
+    }
+
+    /// The lock of the cell with this name; nothing where another command has it.
+    pub(super) fn try_lock(&self, name: &str) -> anyhow::Result<Option<File>> {
+        lock::try_now(&self.0.join(name))
+    }
+
+    /// Removes what is kept about the cell with this name.
+    pub(super) fn remove(&self, name: &str, extension: &str) -> anyhow::Result<()> {
+        let file = self.path(name, extension);
+        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
     }
 
     /// What was kept of the cell with this name.

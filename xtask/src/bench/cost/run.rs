@@ -1,7 +1,7 @@
 //! One run of these cells: what was measured of them before, or a boot of a machine for each.
 
 use super::{CELLS, CostCell, Kept, Known, claims, whole};
-use crate::bench::{Bench, LEFT};
+use crate::bench::{Bench, LEFT, TAKEN};
 use crate::claim::Claim;
 use crate::debian_root;
 use crate::progress::Progress;
@@ -14,20 +14,28 @@ impl Bench {
         cells: &[&CostCell],
         progress: &Progress,
     ) -> anyhow::Result<(Vec<Claim>, usize)> {
-        let mut failed = Vec::new();
+        let (mut failed, mut skipped) = (Vec::new(), Vec::new());
         for cell in cells {
-            if let Err(error) = self.cost(cell, progress) {
-                progress.line(&format!("NOT RUN {}: {error:#}", cell.name));
-                failed.push((cell.name, format!("{error:#}")));
+            match self.alone(cell.name, || self.cost(cell, progress)) {
+                Ok(Some(())) => {}
+                Ok(None) => {
+                    progress.line(&format!("{}: {TAKEN}", cell.name));
+                    skipped.push(cell.name);
+                }
+                Err(error) => {
+                    progress.line(&format!("NOT RUN {}: {error:#}", cell.name));
+                    failed.push((cell.name, format!("{error:#}")));
+                }
             }
             progress.step();
         }
         let known = CELLS.iter().map(|cell| {
             let why = failed.iter().find(|(name, _)| *name == cell.name).map(|(_, why)| why.clone());
             let results = self.results.load(cell.name)?;
+            let other = if skipped.contains(&cell.name) { TAKEN } else { "it was not asked for" };
             Ok(match results {
                 Some(kept) => Known { cell, kept: Ok(kept), again: why },
-                None => Known { cell, kept: Err(why.unwrap_or_else(|| "it was not asked for".into())), again: None },
+                None => Known { cell, kept: Err(why.unwrap_or_else(|| other.into())), again: None },
             })
         });
         let known: Vec<Known> = known.collect::<anyhow::Result<_>>()?;
