@@ -301,7 +301,7 @@ impl Bench {
             Some(mut found) => {
                 // Of the rest of that, and not of another run.
                 if stopped.plan == found.rest() && stopped.seed == self.seed_after(&found) {
-                    found.go_on(stopped);
+                    report_anew(&name, found.go_on(stopped));
                 }
                 Some(found)
             }
@@ -329,7 +329,7 @@ impl Bench {
     /// Has another machine measure the rest of it, at other moments.
     fn go_on(&self, cell: &Cell, kept: &mut Kept, progress: &Progress) -> anyhow::Result<()> {
         let seed = self.seed_after(kept);
-        kept.go_on(self.measure(cell, kept.rest(), seed, progress)?);
+        report_anew(&cell.name(), kept.go_on(self.measure(cell, kept.rest(), seed, progress)?));
         Ok(())
     }
 
@@ -425,6 +425,13 @@ impl Bench {
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         println!("results: {}", file.display());
         Ok(())
+    }
+}
+
+/// Prints that a cell is begun anew, where there is a reason.
+fn report_anew(name: &str, why: Option<String>) {
+    if let Some(why) = why {
+        println!("{name}: begun anew, because what was measured before is of another machine: {why}");
     }
 }
 

@@ -91,6 +91,22 @@ pub(super) struct BareKill {
 }
 
 impl Measured {
+    /// In what another boot's machine is another one, so that the rounds of both are not of one cell.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        let text = |all: &BTreeMap<String, String>| {
+            all.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
+        };
+        let of = |one: &Self| {
+            let memory = format!("{} bytes of memory", one.memory_bytes);
+            [format!("Linux {}", one.kernel), memory, text(&one.versions)]
+        };
+        of(self)
+            .into_iter()
+            .zip(of(other))
+            .find(|(one, other)| one != other)
+            .map(|(one, other)| format!("{one} then, {other} now"))
+    }
+
     /// The rounds against this rival.
     pub(super) fn of<'a>(&'a self, rival: &'a str) -> impl Iterator<Item = &'a Round> + Clone {
         self.rounds.iter().filter(move |round| round.rival == rival)

@@ -47,8 +47,15 @@ impl Kept {
         self.measured.rounds.last().is_some_and(|round| round.panicked)
     }
 
-    /// Takes what another boot measured of the rest, whose numbers go on behind its own.
-    pub(super) fn go_on(&mut self, more: Self) {
+    /// Takes what another boot measured of the rest, whose numbers go on behind its own. Where its machine was another one,
+    /// only what that measured is kept; gives why.
+    pub(super) fn go_on(&mut self, more: Self) -> Option<String> {
+        (self.date, self.ended) = (more.date, more.ended);
+        let difference = self.measured.difference(&more.measured);
+        if difference.is_some() {
+            self.measured = more.measured;
+            return difference;
+        }
         let found = self.plan.keys().map(|rival| (rival.clone(), self.measured.of(rival).count()));
         let found: BTreeMap<String, usize> = found.collect();
         let behind = |rival: &str, number: u32| {
@@ -64,7 +71,7 @@ impl Kept {
         self.measured.rounds.extend(rounds);
         self.measured.bare_kills.extend(bare_kills);
         self.measured.failed.extend(failed);
-        (self.date, self.ended) = (more.date, more.ended);
+        None
     }
 
     /// An error where it is of another cell, or has no rounds, or more than were planned.
@@ -195,12 +202,36 @@ mod tests {
             Failed { rival: Some("earlyoom".into()), number: 0, has_begun: true, why: "it broke".into() },
             Failed { rival: None, number: 0, has_begun: false, why: "it broke".into() },
         ];
-        kept.go_on(more);
+        assert_eq!(kept.go_on(more), None);
         assert_eq!((kept.part(), kept.rest().len()), (None, 0));
         let numbers: Vec<u32> = kept.measured.of("earlyoom").map(|round| round.number).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
         assert_eq!(kept.measured.bare_kills.len(), all.measured.bare_kills.len() + 1);
         assert_eq!(kept.measured.failed.iter().map(|one| one.number).collect::<Vec<_>>(), [4, 0]);
+    }
+
+    #[test]
+    fn rounds_of_another_kernel_machine_or_version_begin_the_cell_anew() {
+        let all = sample().kept;
+        for (change, expected) in [
+            (
+                (|it| it.kernel.push_str(".9")) as fn(&mut Measured),
+                "Linux 6.12.0-made-up then, Linux 6.12.0-made-up.9 now",
+            ),
+            (|it| it.memory_bytes = 7, "1014075392 bytes of memory then, 7 bytes of memory now"),
+            (
+                |it| drop(it.versions.insert("nohang".into(), "9".into())),
+                "nohang 9, plimsoll 0.1.0, systemd-oomd 257.8-1 now",
+            ),
+        ] {
+            let (mut kept, mut more) = (all.clone(), all.clone());
+            more.measured.rounds.truncate(2);
+            change(&mut more.measured);
+            let why = kept.go_on(more.clone()).expect("it differs");
+            assert!(why.ends_with(expected), "{why}");
+            assert_eq!((kept.measured.rounds.len(), &kept.plan), (2, &all.plan));
+            assert_eq!(kept.measured.versions, more.measured.versions);
+        }
     }
 
     #[test]
