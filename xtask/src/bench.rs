@@ -89,13 +89,15 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// What it needs: machines with systemd, and in them the other daemons.
+    /// What it needs: machines, and where there are other daemons, those with systemd and the daemons in them.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        let mut needs = Vec::new();
+        let mut needs = install::machines(&[&self.kernel])?;
         for cell in self.costs().into_iter().filter(|cell| !cell.packages.is_empty()) {
             needs.extend(install::systemd_machines_with(&[&self.kernel], cell.packages)?);
         }
-        needs.extend(install::systemd_machines_with(&[&self.kernel], &rivals::PACKAGES)?);
+        if !self.plans()?.is_empty() {
+            needs.extend(install::systemd_machines_with(&[&self.kernel], &rivals::PACKAGES)?);
+        }
         Ok(needs)
     }
 
@@ -536,6 +538,13 @@ mod tests {
     fn machines_have_the_other_daemons() {
         let needs = arguments().needs().expect("a kernel");
         assert!(needs.ends_with(&[install::Need::DebianRoot("6.12", &rivals::PACKAGES)]), "{needs:?}");
+        let of = |cell: &str| Arguments { cells: vec![cell.into()], ..arguments() }.needs();
+        let alone = of("cost-start").expect("a cell");
+        assert!(!alone.iter().any(|need| matches!(need, install::Need::DebianRoot(..))), "{alone:?}");
+        assert!(alone.contains(&install::Need::Kernel("6.12")));
+        let daemons = of("cost-idle").expect("a cell");
+        assert!(daemons.contains(&install::Need::DebianRoot("6.12", &rivals::PACKAGES)), "{daemons:?}");
+        assert!(of("cost-unknown").is_err());
     }
 
     #[test]
@@ -576,7 +585,7 @@ mod tests {
     }
 
     /// A run of the sources of [`sample`].
-    fn bench_in(place: &std::path::Path) -> Bench {
+    pub(super) fn bench_in(place: &std::path::Path) -> Bench {
         let (before, results) = (place.join("before"), place.join("results"));
         Bench {
             kernel: "6.12",

@@ -178,6 +178,17 @@ pub(super) fn claims(known: &[Known]) -> Vec<Claim> {
         .collect()
 }
 
+/// So many rounds of `cost-start` as the guest would have measured them. They are made up: nothing was measured.
+#[cfg(test)]
+fn sample(rounds: usize) -> Kept {
+    let pair = serde_json::json!({"bare": {"layout_ns": 1, "types_ns": 1, "maps_ns": 1, "verify_ns": 1,
+        "attach_ns": 1, "total_ns": 4}, "ready_ns": 5, "start": {"armed_ns": 4}});
+    let measured = serde_json::json!({"cell": "start", "kernel": "6.12", "cpus": 1, "page_bytes": 4096,
+        "memory_bytes": 1, "pairs": vec![pair; rounds]});
+    let measured = serde_json::from_value(measured).expect("the guest's form");
+    Kept { date: "2026-01-02".into(), revision: "abc".into(), rounds: 6, binary: Binary::default(), measured }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,25 +204,12 @@ mod tests {
 
     #[test]
     fn what_is_of_another_cell_or_too_little_is_refused() {
-        let pairs = |n: usize| {
-            let pair = serde_json::json!({"bare": {"layout_ns": 1, "types_ns": 1, "maps_ns": 1, "verify_ns": 1,
-                "attach_ns": 1, "total_ns": 4}, "ready_ns": 5, "start": {"armed_ns": 4}});
-            serde_json::json!({"cell": "start", "kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1,
-                "pairs": vec![pair; n]})
-        };
-        let kept = |n| Kept {
-            date: "2026-01-02".into(),
-            revision: "abc".into(),
-            rounds: 6,
-            binary: Binary::default(),
-            measured: serde_json::from_value(pairs(n)).expect("the guest's form"),
-        };
         let cell = |name: &str| CELLS.iter().find(|cell| cell.name == name).expect("a cell");
-        kept(6).check(cell("cost-start")).expect("all of it");
-        let error = |n, name| kept(n).check(cell(name)).expect_err("less or another").to_string();
+        sample(6).check(cell("cost-start")).expect("all of it");
+        let error = |n, name| sample(n).check(cell(name)).expect_err("less or another").to_string();
         assert_eq!(error(5, "cost-start"), "the guest measured 5 of 6 rounds");
         assert_eq!(error(6, "cost-storms"), "the guest measured start");
-        assert!(kept(6).is_of(cell("cost-start"), "abc") && !kept(6).is_of(cell("cost-start"), "abd"));
-        assert!(!kept(6).is_of(cell("cost-hooks"), "abc"));
+        assert!(sample(6).is_of(cell("cost-start"), "abc") && !sample(6).is_of(cell("cost-start"), "abd"));
+        assert!(!sample(6).is_of(cell("cost-hooks"), "abc"));
     }
 }

@@ -48,8 +48,7 @@ impl Bench {
 
     /// Has a cell of costs among the results.
     fn cost(&self, cell: &CostCell, progress: &Progress) -> anyhow::Result<()> {
-        let before: Option<Kept> = if self.again { None } else { self.before.load(cell.name)? };
-        let kept = if let Some(before) = before.filter(|before| before.is_of(cell, &self.revision)) {
+        let kept = if let Some(before) = self.cost_before(cell)? {
             progress.line(&format!("{}: measured before of these sources", cell.name));
             before
         } else {
@@ -57,6 +56,17 @@ impl Bench {
         };
         self.before.save(cell.name, &kept)?;
         self.results.save(cell.name, &kept)
+    }
+
+    /// What was measured of it before in the same sources.
+    fn cost_before(&self, cell: &CostCell) -> anyhow::Result<Option<Kept>> {
+        if self.again {
+            return Ok(None);
+        }
+        let is_same = |kept: &Kept| kept.is_of(cell, &self.revision);
+        let found: Option<Kept> = self.before.load(cell.name)?.filter(is_same);
+        // A checkout that was made anew has what was published alone.
+        Ok(found.map_or_else(|| self.results.load(cell.name), |it| Ok(Some(it)))?.filter(is_same))
     }
 
     fn measure_cost(&self, cell: &CostCell, progress: &Progress) -> anyhow::Result<Kept> {
@@ -68,5 +78,25 @@ impl Bench {
             machine.packages = debian_root::names(cell.packages);
         })?;
         cell.kept(&self.left(cell.name)?, &self.programs.join("plimsoll"), self.date.clone(), self.revision.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::cost::sample;
+    use crate::bench::tests::bench_in;
+
+    #[test]
+    fn what_is_published_of_the_same_sources_is_not_measured_again() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut bench = bench_in(place.path());
+        let cell = CELLS.iter().find(|cell| cell.name == "cost-start").expect("a cell");
+        bench.results.save(cell.name, &sample(6)).expect("written");
+        assert!(bench.cost_before(cell).expect("its form").is_some());
+        bench.revision = "abd".into();
+        assert!(bench.cost_before(cell).expect("its form").is_none(), "it is of other sources");
+        (bench.revision, bench.again) = ("abc".into(), true);
+        assert!(bench.cost_before(cell).expect("its form").is_none(), "it is wanted again");
     }
 }
