@@ -28,6 +28,12 @@ pub(crate) fn text(claims: &[Claim]) -> String {
     lines.collect()
 }
 
+/// The same as a list in Markdown, and behind them what has to hold and was not measured.
+pub(crate) fn list(claims: &[Claim], not_run: &[&str]) -> String {
+    let lines = claims.iter().map(|claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found));
+    lines.chain(not_run.iter().map(|what| format!("- NOT RUN: {what}\n"))).collect()
+}
+
 /// What follows from several verdicts: one that does not hold decides, and one that is undecided leaves it so.
 pub(crate) fn together(verdicts: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
     let verdicts: Vec<Option<bool>> = verdicts.into_iter().collect();

@@ -146,10 +146,12 @@ impl Kept {
         revision::is_same(&self.revision, revision) && self.rounds == cell.rounds
     }
 
-    /// An error where it is of another cell, or rounds are missing.
+    /// An error where it is of another cell, or rounds or surroundings are missing.
     fn check(&self, cell: &CostCell) -> anyhow::Result<()> {
         let (name, rounds) = (self.measured.cell(), self.measured.rounds());
         ensure!(name == cell.guest, "the guest measured {name}");
+        let missing = self.measured.missing(cell.workloads);
+        ensure!(missing.is_empty(), "the guest measured nothing of {}", missing.join(", "));
         ensure!(rounds == self.rounds as usize, "the guest measured {rounds} of {} rounds", self.rounds);
         Ok(())
     }
@@ -161,6 +163,13 @@ pub(super) struct Known {
     pub(super) kept: Result<Kept, String>,
     /// Why measuring it again failed, where it did.
     pub(super) again: Option<String>,
+}
+
+/// What has to hold and is in none of these claims.
+pub(super) fn not_run(claims: &[Claim]) -> Vec<&'static str> {
+    let of_idle = [&idle::ALONE, &idle::LARGE, &idle::ON_A_NODE].into_iter().flat_map(idle::Goals::all);
+    let all = [storms::GOAL].into_iter().chain(of_idle).chain([start::GOAL]);
+    all.filter(|what| claims.iter().all(|claim| claim.what != *what)).collect()
 }
 
 /// What has to hold, as far as it was measured.
@@ -209,6 +218,11 @@ mod tests {
         let error = |n, name| sample(n).check(cell(name)).expect_err("less or another").to_string();
         assert_eq!(error(5, "cost-start"), "the guest measured 5 of 6 rounds");
         assert_eq!(error(6, "cost-storms"), "the guest measured start");
+        let storms = serde_json::json!({"cell": "storms", "kernel": "6.12", "cpus": 1, "page_bytes": 4096,
+            "memory_bytes": 1, "runs": []});
+        let storms = Kept { measured: serde_json::from_value(storms).expect("the guest's form"), ..sample(6) };
+        let error = storms.check(cell("cost-storms")).expect_err("none of it").to_string();
+        assert!(error.starts_with("the guest measured nothing of allocation with agent=false, "), "{error}");
         assert!(sample(6).is_of(cell("cost-start"), "abc") && !sample(6).is_of(cell("cost-start"), "abd"));
         assert!(!sample(6).is_of(cell("cost-hooks"), "abc"));
     }

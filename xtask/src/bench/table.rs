@@ -8,7 +8,7 @@ use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
 use super::store::{Done, Kept};
 use super::verdicts::{self, share};
-use crate::claim::Claim;
+use crate::claim::{self, Claim};
 use crate::statistics::Summary;
 
 /// The cell whose times are in the short table.
@@ -107,9 +107,7 @@ pub(super) fn short(done: &[Done]) -> String {
 
 /// The claims as a list, and what is not claimed for want of cells.
 pub(super) fn judged(claims: &[Claim]) -> String {
-    let lines = claims.iter().map(|claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found));
-    let not_run = verdicts::not_run(claims).into_iter().map(|what| format!("- {NOT_RUN}: {what}\n"));
-    lines.chain(not_run).collect()
+    claim::list(claims, &verdicts::not_run(claims))
 }
 
 /// Where figures are from.

@@ -27,6 +27,13 @@ pub(super) struct Goals {
     pss: u64,
 }
 
+impl Goals {
+    /// All of them.
+    pub(super) const fn all(&self) -> [&'static str; 3] {
+        [self.at_rest, self.cpu_beside, self.memory]
+    }
+}
+
 /// On a machine without pods, with two of its processes besides the core.
 pub(super) const ALONE: Goals = Goals {
     at_rest: "one wake-up a second at rest",
@@ -81,7 +88,7 @@ fn surroundings(idle: &Idle) -> Vec<At> {
     all
 }
 
-fn name(at: At) -> String {
+pub(super) fn name(at: At) -> String {
     format!("{}{} workloads", if at.storm { "a storm, " } else { "" }, at.workloads)
 }
 

@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::rivals::EBPF;
+
+/// The watchers of the cells about windows, of which those beside more memory and beside pods have the first two.
+const WATCHERS: [&str; 3] = [EBPF, "earlyoom", "systemd-oomd"];
+/// The storms of the cell about them.
+const STORMS: [&str; 4] = ["allocation", "fork", "page-cache", "page-cache-at-limit"];
+
 /// All of one boot.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "cell", rename_all = "kebab-case")]
@@ -47,6 +54,27 @@ impl Measured {
             }
             Self::Start(start) => start.pairs.len(),
         }
+    }
+
+    /// Of what has to be measured with these numbers of workloads, such as `0,100`, there is nothing.
+    pub(super) fn missing(&self, workloads: &str) -> Vec<String> {
+        let (idle, watchers, storms): (_, _, &[bool]) = match self {
+            Self::Hooks(_) | Self::Start(_) => return Vec::new(),
+            Self::Storms(storms) => {
+                let is_there = |storm, agent| storms.runs.iter().any(|run| run.storm == storm && run.agent == agent);
+                let all = STORMS.into_iter().flat_map(|storm| [(storm, false), (storm, true)]);
+                let missing = all.filter(|(storm, agent)| !is_there(*storm, *agent));
+                return missing.map(|(storm, agent)| format!("{storm} with agent={agent}")).collect();
+            }
+            Self::Idle(idle) => (idle, &WATCHERS[..], &[false, true]),
+            Self::Large(idle) | Self::Pods(idle) => (idle, &WATCHERS[..2], &[false]),
+        };
+        let counts = workloads.split(',').filter_map(|count| count.parse().ok());
+        let at = counts.flat_map(|workloads| storms.iter().map(move |storm| At { storm: *storm, workloads }));
+        let all = at.flat_map(|at| watchers.iter().map(move |watcher| (*watcher, at)));
+        let is_there = |watcher, at| idle.windows.iter().any(|window| window.watcher == watcher && window.at() == at);
+        let missing = all.filter(|(watcher, at)| !is_there(*watcher, *at));
+        missing.map(|(watcher, at)| format!("{watcher} with {}", super::idle::name(at))).collect()
     }
 
     /// The machine.
@@ -199,4 +227,58 @@ pub(super) struct Bare {
     pub(super) attach_ns: u64,
     /// All but what finds the layout.
     pub(super) total_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::cost::CELLS;
+    use serde_json::{Value, json};
+
+    fn measured(cell: &str, more: &Value) -> Measured {
+        let mut all = json!({"cell": cell, "kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1,
+            "versions": {}});
+        all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        serde_json::from_value(all).expect("the guest's form")
+    }
+
+    #[test]
+    fn each_watcher_is_measured_in_each_of_its_surroundings() {
+        let window = |watcher: &str, workloads: u32, storm: bool| {
+            json!({"watcher": watcher, "workloads": workloads, "storm": storm, "elapsed_ns": 1, "wakeups": {},
+                "cpu_ns": 1, "pss_bytes": 1, "kernel_bytes": 1, "charged_bytes": 1, "descriptors": 1})
+        };
+        let missing = |name: &str, windows: &[Value]| {
+            let cell = CELLS.iter().find(|cell| cell.guest == name).expect("a cell");
+            measured(name, &json!({"windows": windows})).missing(cell.workloads)
+        };
+        let mut large: Vec<Value> =
+            [0, 500].map(|count| [EBPF, "earlyoom"].map(|it| window(it, count, false))).concat();
+        assert_eq!(missing("large", &large), [""; 0]);
+        large.remove(2);
+        assert_eq!(missing("large", &large), ["plimsoll-ebpf with 500 workloads"]);
+        assert_eq!(missing("pods", &large), ["plimsoll-ebpf with 500 workloads"]);
+        let counts = [0, 100, 500, 4000];
+        let mut idle = Vec::new();
+        for (count, storm) in counts.into_iter().flat_map(|count| [(count, false), (count, true)]) {
+            idle.extend([EBPF, "earlyoom", "systemd-oomd"].map(|watcher| window(watcher, count, storm)));
+        }
+        assert_eq!(missing("idle", &idle), [""; 0]);
+        idle.retain(|window| !(window["watcher"] == "systemd-oomd" && window["storm"] == true));
+        let expected = counts.map(|count| format!("systemd-oomd with a storm, {count} workloads"));
+        assert_eq!(missing("idle", &idle), expected);
+    }
+
+    #[test]
+    fn each_storm_is_measured_with_the_agent_and_without() {
+        let run = |storm: &str, agent: bool| {
+            json!({"storm": storm, "pair": 0, "agent": agent,
+                "elapsed_ns": 1, "own_ns": 1, "idle_ns": 0, "agent_ns": 0})
+        };
+        let mut runs: Vec<Value> = STORMS.map(|storm| [run(storm, false), run(storm, true)]).concat();
+        let missing = |runs: &[Value]| measured("storms", &json!({"runs": runs})).missing("0");
+        assert_eq!(missing(&runs), [""; 0]);
+        runs.truncate(7);
+        assert_eq!(missing(&runs), ["page-cache-at-limit with agent=true"]);
+    }
 }

@@ -26,12 +26,15 @@ fn times(summary: &Summary) -> String {
     text(summary.median) + &interval.unwrap_or_default()
 }
 
+/// What has to hold.
+pub(super) const GOAL: &str = "start to ready within twice a bare load";
+
 /// That it takes so many times a bare load at most. Absent without pairs.
 pub(super) fn claims(start: &Start) -> Option<Claim> {
     let summary = Summary::of(start.pairs.iter().map(ratio))?;
     let holds = summary.interval.is_some_and(|(_, high)| high <= MOST);
     let found = format!("{} times in {} pairs", times(&summary), summary.n);
-    Some(Claim { what: "start to ready within twice a bare load", found, holds: Some(holds) })
+    Some(Claim { what: GOAL, found, holds: Some(holds) })
 }
 
 /// Its table.

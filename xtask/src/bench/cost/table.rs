@@ -6,7 +6,7 @@ use super::binary::Binary;
 use super::measured::{Machine, Measured};
 use super::{Kept, Known, idle, programs, start, storms};
 use crate::bench::figures::{Unit, digits};
-use crate::claim::Claim;
+use crate::claim::{self, Claim};
 
 use crate::bench::table::one_line;
 pub(super) use crate::bench::table::{head, row};
@@ -38,10 +38,9 @@ pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
     text
 }
 
-/// The claims as a list.
-pub(super) fn judged(claims: &[Claim]) -> String {
-    let line = |claim: &Claim| format!("- {}: {}: {}\n", claim.verdict(), claim.what, claim.found);
-    claims.iter().map(line).collect()
+/// The claims as a list, and what is not claimed for want of measurements.
+fn judged(claims: &[Claim]) -> String {
+    claim::list(claims, &super::not_run(claims))
 }
 
 fn origin(kept: &Kept) -> String {
@@ -94,6 +93,9 @@ mod tests {
         let text = whole("6.12", &known, &claims);
         for expected in [
             "\n- DOES NOT HOLD: it is small: not small\n",
+            "\n- NOT RUN: storms slowed down by 1 % at most\n",
+            "\n- NOT RUN: 24 MiB of memory at rest beside pods\n",
+            "\n- NOT RUN: start to ready within twice a bare load\n",
             "\n## cost-storms\n\nIn this cell it is measured how much longer",
             "\nLinux 6.12.0-made-up, 1 processor, 967 MiB, pages of 4096 bytes; 2026-01-02, revision abc.\n",
             "\nMeasuring it again failed: it failed.\n",
