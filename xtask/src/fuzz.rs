@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 
-use crate::{build_ebpf, install, run};
+use crate::{build_ebpf, install, revision, run};
 
 /// Where the results are kept.
 const RESULTS: &str = "tests/fuzz/RESULTS.md";
@@ -17,8 +17,9 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks -Ccodegen-units=1 -Clink-dead-code";
 
-/// The row of a target that has no result.
-const NOT_RUN: &str = "| NOT RUN | | | | |";
+/// What the row of a target has that has no result, and of one with an input that ended it.
+const NOT_RUN: &str = "NOT RUN";
+const FINDING: &str = "FINDING";
 
 /// What to fuzz, and for how long.
 #[derive(clap::Args)]
@@ -50,6 +51,9 @@ struct Ran {
     features: u64,
 }
 
+/// What came of a target: where an input ended it, the error has where that is.
+type Outcome = Result<Ran, String>;
+
 /// Builds the targets and runs them one after the other; a finding ends it with the file that holds the input.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     install::all(&install::FUZZING)?;
@@ -67,14 +71,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             .arg(folder.join("Cargo.toml"))
             .env("RUSTFLAGS", FLAGS),
     )?;
-    let mut rows = Vec::new();
     for target in all.iter().filter(|name| arguments.targets.is_empty() || arguments.targets.contains(name)) {
-        let (ran, cpu) = fuzz(&folder, &host, target, arguments)?;
-        println!("{target}: {} executions, {} edges, no finding", ran.executions, ran.edges);
-        rows.push(row(target, &ran, cpu));
-    }
-    if arguments.record {
-        record(&rows, &all)?;
+        let (outcome, cpu) = fuzz(&folder, &host, target, arguments)?;
+        if arguments.record {
+            record(target, &row(&outcome, cpu), &all)?;
+        }
+        match outcome {
+            Ok(ran) => println!("{target}: {} executions, {} edges, no finding", ran.executions, ran.edges),
+            Err(finding) => bail!(finding),
+        }
     }
     Ok(())
 }
@@ -96,18 +101,21 @@ fn targets(folder: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Gives what it did, and how much CPU time that took.
-fn fuzz(folder: &Path, host: &str, target: &str, arguments: &Arguments) -> anyhow::Result<(Ran, Duration)> {
+fn fuzz(folder: &Path, host: &str, target: &str, arguments: &Arguments) -> anyhow::Result<(Outcome, Duration)> {
     println!("fuzzing {target}: {} executions, at most {} s of one CPU", arguments.runs, arguments.seconds);
     let most = Duration::from_secs(arguments.seconds);
     let before = cpu_of_children()?;
     let (mut ran, mut cpu) = (Ran::default(), Duration::ZERO);
     while ran.executions < arguments.runs && cpu < most {
         let piece = piece(folder, host, target, arguments.runs - ran.executions, PIECE.min(most.saturating_sub(cpu)))?;
-        ran = Ran { executions: ran.executions + piece.executions, ..piece };
         cpu = cpu_of_children()?.saturating_sub(before);
+        ran = match piece {
+            Ok(piece) => Ran { executions: ran.executions + piece.executions, ..piece },
+            Err(finding) => return Ok((Err(finding), cpu)),
+        };
         println!("{target}: {} executions in {} s of one CPU", ran.executions, cpu.as_secs());
     }
-    Ok((ran, cpu))
+    Ok((Ok(ran), cpu))
 }
 
 /// The CPU time of all processes that this one has waited for.
@@ -125,7 +133,7 @@ fn children_ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-fn piece(folder: &Path, host: &str, target: &str, runs: u64, most: Duration) -> anyhow::Result<Ran> {
+fn piece(folder: &Path, host: &str, target: &str, runs: u64, most: Duration) -> anyhow::Result<Outcome> {
     let found = folder.join("target/corpus").join(target);
     let artifacts = folder.join("target/artifacts");
     fs::create_dir_all(&found)?;
@@ -143,14 +151,15 @@ fn piece(folder: &Path, host: &str, target: &str, runs: u64, most: Duration) -> 
     let file = fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).status()?;
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-    ensure!(
-        status.success(),
-        "{target}: {status}; the input is in {}, the end of {}:\n{}",
-        artifacts.display(),
-        log.display(),
-        text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
-    );
-    last(&text).with_context(|| format!("{} has no closing line", log.display()))
+    if !status.success() {
+        return Ok(Err(format!(
+            "{target}: {status}; the input is in {}, the end of {}:\n{}",
+            artifacts.display(),
+            log.display(),
+            text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+        )));
+    }
+    last(&text).map(Ok).with_context(|| format!("{} has no closing line", log.display()))
 }
 
 /// The closing line, `#100 DONE   cov: 20 ft: 31 corp: …`.
@@ -165,44 +174,52 @@ fn last(text: &str) -> Option<Ran> {
     })
 }
 
-fn row(target: &str, ran: &Ran, cpu: Duration) -> (String, String) {
-    let Ran { executions, edges, features } = ran;
-    (target.to_owned(), format!("{executions} | {edges} | {features} | {} s", cpu.as_secs()))
+/// The middle of a target's row.
+fn row(outcome: &Outcome, cpu: Duration) -> String {
+    let found = match outcome {
+        Ok(Ran { executions, edges, features }) => format!("{executions} | {edges} | {features}"),
+        Err(_) => format!("{FINDING} | |"),
+    };
+    format!("{found} | {} s", cpu.as_secs())
 }
 
-/// Replaces the rows of those that ran; the rest stays. `all` are the targets that there are.
-fn record(rows: &[(String, String)], all: &[String]) -> anyhow::Result<()> {
-    let date = run::text(Command::new("date").args(["-u", "+%Y-%m-%d"]))?;
+/// Replaces the row of a target that ran; the rest stays. `all` are the targets that there are.
+fn record(target: &str, row: &str, all: &[String]) -> anyhow::Result<()> {
+    let (date, revision) = (revision::today()?, revision::of_all_but(&[RESULTS])?);
     let file = run::root().join(RESULTS);
     let before = fs::read_to_string(&file).unwrap_or_default();
-    fs::write(&file, merged(&before, rows, all, date.trim()))
-        .with_context(|| format!("cannot write {}", file.display()))
+    let row = format!("| {target} | {row} | {date} | {revision} |");
+    fs::write(&file, merged(&before, target, &row, all)).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn merged(before: &str, rows: &[(String, String)], all: &[String], date: &str) -> String {
-    let head = "# Results of `cargo xtask fuzz --record`\n\n\
-                No finding in any that ran. Edges and features are what libFuzzer counts as reached; what was found before\n\
-                is read in again every two minutes, and counted as executed.\n\n\
-                | target | executions | edges | features | CPU time | on |\n|---|---|---|---|---|---|\n";
-    let mut lines: Vec<String> = before
-        .lines()
-        .filter(|line| line.starts_with("| ") && !line.starts_with("| target "))
-        .filter(|line| !rows.iter().any(|(target, _)| line.starts_with(&format!("| {target} |"))))
-        .map(str::to_owned)
-        .collect();
-    lines.extend(rows.iter().map(|(target, row)| format!("| {target} | {row} | {date} |")));
-    lines.retain(|line| !line.contains(NOT_RUN));
-    let has_row = |target: &str| lines.iter().any(|line| line.starts_with(&format!("| {target} |")));
-    let missing: Vec<String> =
-        all.iter().filter(|target| !has_row(target)).map(|target| format!("| {target} {NOT_RUN}")).collect();
-    lines.extend(missing);
-    lines.sort();
-    format!("{head}{}\n", lines.join("\n"))
+/// The table with this row, and a sentence on what all rows have found.
+fn merged(before: &str, target: &str, row: &str, all: &[String]) -> String {
+    let is_of = |line: &str, target: &str| line.starts_with(&format!("| {target} |"));
+    let old = |name: &String| before.lines().find(|line| is_of(line, name)).map(str::to_owned);
+    let line = |name: &String| old(name).unwrap_or_else(|| format!("| {name} | {NOT_RUN} | | | | | |"));
+    let lines: Vec<String> = all.iter().map(|name| if *name == target { row.to_owned() } else { line(name) }).collect();
+    let with = |word: &str| -> Vec<&str> {
+        let is_one = |(_, line): &(&String, &String)| line.contains(&format!(" | {word} | "));
+        all.iter().zip(&lines).filter(is_one).map(|(name, _)| &name[..]).collect()
+    };
+    let found = match &with(FINDING)[..] {
+        [] => "No finding in any that ran.".to_owned(),
+        findings => format!("A finding in {}.", findings.join(", ")),
+    };
+    format!(
+        "# Results of `cargo xtask fuzz --record`\n\n\
+         {found} Edges and features are what libFuzzer counts as reached; what was found before\n\
+         is read in again every two minutes, and counted as executed.\n\n\
+         | target | executions | edges | features | CPU time | on | revision |\n|---|---|---|---|---|---|---|\n{}\n",
+        lines.join("\n")
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ran, children_ticks, last, merged, targets};
+    use std::time::Duration;
+
+    use super::{Ran, children_ticks, last, merged, row, targets};
 
     #[test]
     fn the_closing_line_is_read() {
@@ -222,14 +239,41 @@ mod tests {
     #[test]
     fn the_table_keeps_the_rows_of_others() {
         let all = ["a".to_owned(), "b".to_owned()];
-        let first = merged("", &[("b".into(), "1 | 2 | 3 | 4 s".into())], &all, "2026-01-02");
-        assert!(first.ends_with("| a | NOT RUN | | | | |\n| b | 1 | 2 | 3 | 4 s | 2026-01-02 |\n"), "{first}");
-        let second = merged(&first, &[("a".into(), "5 | 6 | 7 | 8 s".into())], &all, "2026-01-03");
-        let third = merged(&second, &[("b".into(), "9 | 9 | 9 | 9 s".into())], &all, "2026-01-04");
-        assert!(
-            third.ends_with("| a | 5 | 6 | 7 | 8 s | 2026-01-03 |\n| b | 9 | 9 | 9 | 9 s | 2026-01-04 |\n"),
-            "{third}"
+        let merged =
+            |before: &str, target: &str, row: &str| merged(before, target, &format!("| {target} | {row} |"), &all);
+        let first = merged("", "b", "1 | 2 | 3 | 4 s | 2026-01-02 | abc");
+        assert!(first.ends_with("| a | NOT RUN | | | | | |\n| b | 1 | 2 | 3 | 4 s | 2026-01-02 | abc |\n"), "{first}");
+        let second = merged(&first, "a", "5 | 6 | 7 | 8 s | 2026-01-03 | abd");
+        let third = merged(&second, "b", "9 | 9 | 9 | 9 s | 2026-01-04 | abe");
+        let rows = "| a | 5 | 6 | 7 | 8 s | 2026-01-03 | abd |\n| b | 9 | 9 | 9 | 9 s | 2026-01-04 | abe |\n";
+        assert!(third.ends_with(rows), "{third}");
+        assert!(third.contains("\nNo finding in any that ran. Edges"), "{third}");
+        // One that is no more has no row.
+        assert_eq!(
+            merged(&(third.clone() + "| gone | 1 | 2 | 3 | 4 s | 2026-01-02 | abc |\n"), "b", "1").lines().count(),
+            9
         );
+    }
+
+    #[test]
+    fn a_finding_is_in_the_row_of_its_target_and_in_the_headline_until_that_ran_without() {
+        let all = ["a".to_owned(), "b".to_owned()];
+        let merged = |before: &str, target: &str, row: &str| {
+            merged(before, target, &format!("| {target} | {row} | 2026-01-02 | abc |"), &all)
+        };
+        let fine = row(&Ok(Ran { executions: 1, edges: 2, features: 3 }), Duration::from_secs(4));
+        let finding = row(&Err("the input is in x".into()), Duration::from_secs(4));
+        let text = merged(&merged("", "a", &fine), "b", &finding);
+        assert!(text.contains("\nA finding in b. Edges"), "{text}");
+        assert!(
+            text.ends_with(
+                "| a | 1 | 2 | 3 | 4 s | 2026-01-02 | abc |\n| b | FINDING | | | 4 s | 2026-01-02 | abc |\n"
+            )
+        );
+        let text = merged(&text, "a", &finding);
+        assert!(text.contains("\nA finding in a, b. Edges"), "{text}");
+        let text = merged(&merged(&text, "a", &fine), "b", &fine);
+        assert!(text.contains("\nNo finding in any that ran. Edges"), "{text}");
     }
 
     #[test]
