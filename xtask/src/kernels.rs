@@ -21,6 +21,11 @@ pub(crate) const SUITES: [(&str, &str); 3] = [("bookworm", "6.1"), ("trixie", "6
 pub(crate) const MORE: [(&str, &str); 3] =
     [("bullseye", "5.10"), ("trixie", "6.12-arm64"), ("trixie", "6.12-arm64-16k")];
 
+/// The kernels that every change is tested on, by version.
+pub(crate) fn of_gate() -> [&'static str; SUITES.len()] {
+    SUITES.map(|(_, kernel)| kernel)
+}
+
 /// An unpacked kernel.
 pub(crate) struct Kernel {
     /// The bootable image.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::builder::PossibleValuesParser;
 
-use crate::kernels::{MORE, SUITES};
+use crate::kernels::{self, MORE, SUITES};
 use crate::{install, run};
 use report::Report;
 
@@ -45,11 +45,6 @@ pub(crate) struct Arguments {
     /// Boot only this kernel. Can be given more than once; all of them unless given, and some only with --long.
     #[arg(long = "kernel", value_name = "VERSION", value_parser = PossibleValuesParser::new(every_kernel()))]
     kernels: Vec<String>,
-}
-
-/// The kernels that every change is tested on.
-fn gate_kernels() -> Vec<&'static str> {
-    SUITES.map(|(_, kernel)| kernel).to_vec()
 }
 
 /// The kernels that are booted in some group.
@@ -136,7 +131,7 @@ impl Arguments {
 
     /// Every kernel that these groups may boot.
     fn kernels(&self) -> Vec<&'static str> {
-        if self.long { every_kernel() } else { gate_kernels() }
+        if self.long { every_kernel() } else { kernels::of_gate().to_vec() }
     }
 
     /// Those of them that were asked for.
@@ -212,7 +207,7 @@ mod tests {
 
     #[test]
     fn groups_have_names_of_their_own_and_no_long_one_more_than_an_hour() {
-        let (gate, long) = (gate(&gate_kernels()), long::groups(&every_kernel()));
+        let (gate, long) = (gate(&kernels::of_gate()), long::groups(&every_kernel()));
         assert!(gate.iter().map(|group| group.minutes).sum::<u64>() <= 25);
         assert!(long.iter().all(|group| group.minutes <= 60));
         let names: std::collections::BTreeSet<&str> = gate.iter().chain(&long).map(|group| &group.name[..]).collect();
@@ -221,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_group_needs_its_own_kernels() {
-        for group in gate(&gate_kernels()).iter().chain(&long::groups(&every_kernel())) {
+        for group in gate(&kernels::of_gate()).iter().chain(&long::groups(&every_kernel())) {
             let needs = (group.needs)(&group.kernels).expect("known");
             let kernels: Vec<_> = needs.into_iter().filter(|need| matches!(need, install::Need::Kernel(_))).collect();
             assert_eq!(kernels, group.kernels.iter().map(|kernel| install::Need::Kernel(kernel)).collect::<Vec<_>>());
@@ -234,7 +229,7 @@ mod tests {
             let group = gate(kernels).into_iter().find(|group| group.name == "node");
             group.map(|group| (group.name, group.kernels))
         };
-        assert_eq!(node(&gate_kernels()), Some(("node".into(), vec![suite::WHOLE])));
+        assert_eq!(node(&kernels::of_gate()), Some(("node".into(), vec![suite::WHOLE])));
         assert_eq!(node(&["6.1"]), Some(("node".into(), vec![])));
         let long = long::groups(&every_kernel());
         let names: Vec<&str> =
@@ -263,9 +258,9 @@ mod tests {
     fn kernels_of_long_runs_are_in_no_gate() {
         let asked = |long, kernels: &[&str]| arguments(long, &[], kernels);
         for (_, kernel) in MORE {
-            assert!(asked(false, &[kernel]).asked(&gate_kernels()).is_empty());
+            assert!(asked(false, &[kernel]).asked(&kernels::of_gate()).is_empty());
             assert_eq!(asked(true, &[kernel]).asked(&every_kernel()), [kernel]);
         }
-        assert_eq!(asked(false, &[]).asked(&gate_kernels()).len(), SUITES.len());
+        assert_eq!(asked(false, &[]).asked(&kernels::of_gate()).len(), SUITES.len());
     }
 }

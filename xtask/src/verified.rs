@@ -9,10 +9,8 @@ use anyhow::{Context, ensure};
 use crate::qemu::Processor;
 use crate::scratch::Scratch;
 use crate::vm::{self, Build};
-use crate::{install, run};
+use crate::{install, kernels, run};
 
-/// The kernels of the gate.
-const KERNELS: [&str; 3] = ["6.1", "6.12", "7.2"];
 /// The table, and what the guest leaves of one kernel.
 const TABLE: &str = "tests/data/verified.json";
 const LEFT: &str = "verified.json";
@@ -20,7 +18,7 @@ const MACHINE_SECONDS: u64 = 300;
 
 /// What it needs.
 pub(crate) fn needs() -> anyhow::Result<Vec<install::Need>> {
-    install::machines(&KERNELS)
+    install::machines(&kernels::of_gate())
 }
 
 /// Measures, and writes the table.
@@ -28,7 +26,7 @@ pub(crate) fn command() -> anyhow::Result<()> {
     install::all(&needs()?)?;
     Build::Plain.run(Processor::X86_64)?;
     let mut table = BTreeMap::new();
-    for kernel in KERNELS {
+    for kernel in kernels::of_gate() {
         let out = Scratch::new("verified-")?;
         let left = format!("/out/{LEFT}");
         let words = ["/bin/plimsoll-guest", "cost", "verified", "--out", &left];
