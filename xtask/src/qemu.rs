@@ -8,6 +8,10 @@ use anyhow::{Context, ensure};
 use crate::vm::Arguments;
 use crate::{install, tunnel};
 
+/// With these options the clock of a machine is the number of its instructions, of two nanoseconds each.
+const ICOUNT: &str = "shift=1,sleep=off";
+pub(crate) const NS_PER_INSTRUCTION: u64 = 2;
+
 /// On x86-64 the kernel patches its own text while it boots (`sched_clock_stable` at its end, lock prefixes). QEMU's
 /// processors run in threads of their own, and one may keep the breakpoint that stood there meanwhile: "Oops: int3". So
 /// it boots on one processor, the first process brings up the others, and nothing is patched for that or because the
@@ -75,7 +79,7 @@ pub(crate) fn machine(arguments: &Arguments, processor: Processor, accelerated: 
     } else {
         qemu.args(["-cpu", emulated(processor)]);
         if arguments.icount {
-            qemu.args(["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-smp", "1"]);
+            qemu.args(["-accel", "tcg,thread=single", "-icount", ICOUNT, "-smp", "1"]);
         } else {
             qemu.args(["-accel", "tcg,thread=multi", "-smp", &arguments.cpus.to_string()]);
         }

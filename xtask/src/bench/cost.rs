@@ -23,9 +23,6 @@ use binary::Binary;
 use measured::Measured;
 use table::whole;
 
-/// The instruction counter is the clock, two nanoseconds an instruction (`-icount shift=1`).
-const NS_PER_INSTRUCTION: u64 = 2;
-
 /// One cell.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CostCell {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::{Measured, Round, Wake};
 use crate::claim::Claim;
 use crate::picture::{MIB, float, signed};
+use crate::qemu::NS_PER_INSTRUCTION;
 use crate::statistics::{Ratio, Summary};
 
 /// A wake may take this many times the barest one there is, by their p99s over so many of each.
@@ -16,8 +17,6 @@ const WAKES: usize = 3000;
 const PAST_THRESHOLD: u64 = 16 << 20;
 /// The same for each runnable thread, where the kernel itself brakes.
 const PAST_THRESHOLD_BRAKED: u64 = 2 << 20;
-/// The instruction counter is the clock there, two nanoseconds an instruction (`-icount shift=1`).
-const NS_PER_INSTRUCTION: u64 = 2;
 /// Rounds against the brake in the kernel, at least.
 const BRAKED_ROUNDS: usize = 5;
 /// What others take and give back while a process grows: its page tables, and the measuring itself, whose own thread

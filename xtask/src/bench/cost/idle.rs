@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::NS_PER_INSTRUCTION;
 use super::measured::{At, Idle, Window};
 use super::table::{head, row};
 use crate::bench::figures::{Unit, digits};
 use crate::bench::rivals::EBPF;
 use crate::claim::{self, Claim};
 use crate::picture::float;
+use crate::qemu::NS_PER_INSTRUCTION;
 use crate::statistics::{Ratio, Summary};
 
 /// What the agent is compared with.

@@ -1,10 +1,10 @@
 //! The instructions of each hook.
 
-use super::NS_PER_INSTRUCTION;
 use super::measured::{Hooks, Program, Ran};
 use super::table::{head, row};
 use crate::bench::figures::digits;
 use crate::picture::float;
+use crate::qemu::NS_PER_INSTRUCTION;
 use crate::statistics::Summary;
 
 /// Some runs of one load.

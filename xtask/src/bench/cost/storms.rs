@@ -1,11 +1,11 @@
 //! How much longer storms take with the agent than without.
 
-use super::NS_PER_INSTRUCTION;
 use super::measured::{StormRun, Storms};
 use super::table::{head, row};
 use crate::bench::figures::digits;
 use crate::claim::Claim;
 use crate::picture::{float, signed};
+use crate::qemu::NS_PER_INSTRUCTION;
 use crate::statistics::Summary;
 
 /// What has to hold.
