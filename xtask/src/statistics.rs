@@ -41,6 +41,12 @@ impl Summary {
         })
     }
 
+    /// The median with its interval, each value as `text` has it.
+    pub(crate) fn text(&self, text: impl Fn(u64) -> String) -> String {
+        let interval = self.interval.map(|(low, high)| format!(" [{}, {}]", text(low), text(high)));
+        text(self.median) + &interval.unwrap_or_default()
+    }
+
     /// Whether it is smaller than the other, or the difference may be by chance. Where there are too few values for an
     /// interval, nothing is.
     pub(crate) fn is_first_or_tied(&self, other: &Self) -> bool {

@@ -37,9 +37,7 @@ impl Unit {
 
     /// A median with its interval.
     pub(super) fn median(self, summary: &Summary) -> String {
-        let interval = summary.interval;
-        let interval = interval.map(|(low, high)| format!(" [{}, {}]", self.text(low), self.text(high)));
-        self.text(summary.median) + &interval.unwrap_or_default()
+        summary.text(|value| self.text(value))
     }
 }
 

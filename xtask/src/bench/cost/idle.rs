@@ -134,19 +134,12 @@ fn beside(idle: &Idle, goals: &Goals) -> Option<Claim> {
     Some(Claim { what: goals.cpu_beside, found: found.join("; "), holds: claim::together(holds) })
 }
 
-/// A median with its interval.
-fn scaled(summary: &Summary, unit: f64) -> String {
-    let text = |value: u64| digits(float(value) / unit);
-    let interval = summary.interval.map(|(low, high)| format!(" [{}, {}]", text(low), text(high)));
-    text(summary.median) + &interval.unwrap_or_default()
-}
-
 fn a_second(summary: &Summary) -> String {
-    scaled(summary, 1000.0)
+    summary.text(|value| digits(float(value) / 1000.0))
 }
 
 fn million(summary: &Summary) -> String {
-    scaled(summary, 1e6)
+    summary.text(|value| digits(float(value) / 1e6))
 }
 
 /// Its tables.

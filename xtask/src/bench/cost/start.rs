@@ -21,9 +21,7 @@ fn ratio(pair: &Pair) -> u64 {
 }
 
 fn times(summary: &Summary) -> String {
-    let text = |value: u64| digits(float(value) / 1000.0);
-    let interval = summary.interval.map(|(low, high)| format!(" [{}, {}]", text(low), text(high)));
-    text(summary.median) + &interval.unwrap_or_default()
+    summary.text(|value| digits(float(value) / 1000.0))
 }
 
 /// What has to hold.

@@ -63,8 +63,7 @@ fn percent(ratio: u64) -> String {
 }
 
 fn slowdown(summary: &Summary) -> String {
-    let interval = summary.interval.map(|(low, high)| format!(" [{}, {}]", percent(low), percent(high)));
-    percent(summary.median) + &interval.unwrap_or_default()
+    summary.text(percent)
 }
 
 /// That each storm is slowed down by so much at most, with its interval.
