@@ -18,6 +18,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// Where the agent is in these machines.
@@ -366,6 +367,11 @@ impl Agent {
         get(self.address, path)
     }
 
+    /// Waits until a line of its metrics is this one.
+    pub(crate) fn await_metric(&self, line: &str, limit: Duration) -> Result<()> {
+        await_metric(self.address, line, limit).with_context(|| format!("the log ends with: {}", tail(&self.text())))
+    }
+
     /// Whether it still runs.
     pub(crate) fn running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
@@ -465,6 +471,18 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
+/// Waits until a line of the metrics at this address is this one.
+pub(crate) fn await_metric(address: SocketAddr, line: &str, limit: Duration) -> Result<()> {
+    let has = |text: &str| text.lines().any(|is| is == line);
+    wait_for(line, limit, || Ok(get(address, "/metrics").is_ok_and(|(_, text)| has(&text))))
+}
+
+/// The values of the metrics whose lines begin like this; with a blank at its end, that is all of a name.
+pub(crate) fn values<'m, T: FromStr>(metrics: &'m str, beginning: &'m str) -> impl Iterator<Item = T> + 'm {
+    let lines = metrics.lines().filter(move |line| line.starts_with(beginning));
+    lines.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok())
+}
+
 /// The last lines of a text, on one line.
 pub(crate) fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
@@ -494,6 +512,15 @@ mod tests {
         assert_eq!(read.machine.slices[0].path.as_str(), "work.slice");
         assert_eq!(read.machine.brake.in_kernel.len(), 2);
         assert!(read.machine.workloads[2].pattern.matches("work.slice/hog"));
+    }
+
+    #[test]
+    fn values_are_of_the_metrics_that_begin_like_this() {
+        let text = "# HELP kills_total Kills by cause\nkills_total{by=\"a b\"} 2\nkills_total{by=\"c\"} 3\nkills 0.5\n";
+        assert_eq!(values::<u64>(text, "kills_total").sum::<u64>(), 5);
+        assert_eq!(values::<f64>(text, "kills ").collect::<Vec<_>>(), [0.5]);
+        assert_eq!(values::<u64>(text, "kills_total{by=\"c\"} ").next(), Some(3));
+        assert_eq!(values::<u64>(text, "none").next(), None);
     }
 
     #[test]

@@ -40,12 +40,6 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits until a metric has this value, which the log explains otherwise.
-fn await_metric(scene: &Scene, line: &str) -> Result<()> {
-    wait_for(line, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|is| is == line)))
-        .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))
-}
-
 /// What the log says of the threshold and the condition, in order.
 fn said(scene: &Scene) -> Vec<&'static str> {
     let lines = scene.agent.lines();
@@ -106,12 +100,12 @@ pub(crate) fn pressure() -> Result<()> {
     fs::create_dir_all(ROOT)?;
     let disk = Mounted::of(c"size=64M")?;
     let mut scene = Scene::set_with(ROOM, |settings| settings.node_disk = Some((Some(ROOT.into()), THRESHOLD * MIB)))?;
-    await_metric(&scene, "plimsoll_disk_read{disk=\"nodefs\"} 1")?;
-    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    scene.agent.await_metric("plimsoll_disk_read{disk=\"nodefs\"} 1", PATIENCE)?;
+    scene.agent.await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
     await_said(&scene, &["none"])?;
     let file = Path::new(ROOT).join("full");
     fs::write(&file, vec![1; usize::try_from(56 * MIB)?])?;
-    await_metric(&scene, "plimsoll_disk_pressure 1")?;
+    scene.agent.await_metric("plimsoll_disk_pressure 1", PATIENCE)?;
     await_said(&scene, &["none", "below", "pressure"])?;
     kill_process(scene.agent.process("services")?, Signal::KILL)?;
     wait_for("services reads the disk again", PATIENCE, || {
@@ -119,13 +113,16 @@ pub(crate) fn pressure() -> Result<()> {
     })?;
     scene.check()?;
     fs::remove_file(&file)?;
-    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    scene.agent.await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
     await_said(&scene, &["above", "pressure", "none"]).context("it lasts for a transition period")?;
     // Less than the threshold in all.
     let over = Mounted::of(c"size=8M")?;
-    await_metric(&scene, "plimsoll_disk_pressure 1").context("a file system that is mounted over the directory")?;
+    scene
+        .agent
+        .await_metric("plimsoll_disk_pressure 1", PATIENCE)
+        .context("a file system that is mounted over the directory")?;
     drop(over);
-    await_metric(&scene, "plimsoll_disk_pressure 0").context("it is gone again")?;
+    scene.agent.await_metric("plimsoll_disk_pressure 0", PATIENCE).context("it is gone again")?;
     let killed = scene.agent.killed();
     ensure!(killed == 0, "{killed} workloads were evicted: {}", scene.agent.text());
     ensure!(
@@ -209,7 +206,7 @@ pub(crate) fn periods_outlive_the_core() -> Result<()> {
         settings.soft_node_disk = Some((SOFT * MIB, "30s"));
         settings.pressure_transition = "30s";
     })?;
-    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    scene.agent.await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
     let period = u64::try_from(PERIOD.as_nanos())?;
     let file = Path::new(ROOT).join("full");
     fs::write(&file, vec![1; usize::try_from(40 * MIB)?])?;
@@ -321,7 +318,7 @@ pub(crate) fn local_storage() -> Result<()> {
     large.fill(20)?;
     let low = "The node was low on resource: ephemeral-storage. Threshold quantity: 16Mi, available: ";
     large.await_eviction(&scene, low)?;
-    await_metric(&scene, "plimsoll_disk_evictions_total{eviction_signal=\"emptydirfs.limit\"} 1")?;
+    scene.agent.await_metric("plimsoll_disk_evictions_total{eviction_signal=\"emptydirfs.limit\"} 1", PATIENCE)?;
     bystander.lives(&scene)?;
     critical.lives(&scene)?;
     scene.check()?;
@@ -360,18 +357,21 @@ pub(crate) fn inodes() -> Result<()> {
         settings.node_inodes = Some(FREE_INODES);
         settings.pod_facts = Some(FACTS.into());
     })?;
-    await_metric(&scene, &format!("plimsoll_signal_capacity{{eviction_signal=\"nodefs.inodesFree\"}} {INODES}"))?;
+    scene.agent.await_metric(
+        &format!("plimsoll_signal_capacity{{eviction_signal=\"nodefs.inodesFree\"}} {INODES}"),
+        PATIENCE,
+    )?;
     large.fill(20)?;
     critical.take_inodes(700)?;
     many.take_inodes(900)?;
     many.await_eviction(&scene, "The node was low on resource: inodes. Threshold quantity: 500, available: ")?;
-    await_metric(&scene, "plimsoll_disk_evictions_total{eviction_signal=\"nodefs.inodesFree\"} 1")?;
-    await_metric(&scene, "plimsoll_disk_pressure 1")?;
+    scene.agent.await_metric("plimsoll_disk_evictions_total{eviction_signal=\"nodefs.inodesFree\"} 1", PATIENCE)?;
+    scene.agent.await_metric("plimsoll_disk_pressure 1", PATIENCE)?;
     large.lives(&scene)?;
     critical.lives(&scene)?;
     // As the kubelet does once the pod is deleted.
     fs::remove_dir_all(many.volume()?)?;
-    await_metric(&scene, "plimsoll_disk_pressure 0")?;
+    scene.agent.await_metric("plimsoll_disk_pressure 0", PATIENCE)?;
     scene.check()?;
     large.lives(&scene)?;
     ensure!(scene.agent.killed() == 1, "others were evicted: {}", scene.agent.text());

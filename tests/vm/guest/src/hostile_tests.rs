@@ -1,7 +1,7 @@
 //! What code that runs in the reporter could do to the other processes of the agent, done here by root with every
 //! capability, which may do more than the reporter; and a workload that is new among many.
 
-use crate::agent::LOSE_EVENTS;
+use crate::agent::{LOSE_EVENTS, values};
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::{Hog, remove_leftovers};
 use crate::machine::{self, wait_for};
@@ -200,6 +200,5 @@ fn mib_above(threshold: u64, kept: u64) -> Result<usize> {
 
 /// The value of a metric.
 fn value(metrics: &str, name: &str) -> Result<f64> {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {metrics}"))
+    values(metrics, &format!("{name} ")).next().with_context(|| format!("no {name} in {metrics}"))
 }

@@ -76,7 +76,7 @@ fn in_journal(scene: &Scene, pod: &Pod) -> Result<()> {
     let has_ended = || Ok(kept(uid)?.iter().any(|eviction| eviction.progress == Progress::Verified));
     wait_for("the journal has the eviction", TRIED_AGAIN, has_ended).with_context(|| tail(&scene.agent.text()))?;
     let works = "plimsoll_trouble{what=\"journal\"} 0";
-    wait_for(works, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|line| line == works)))
+    scene.agent.await_metric(works, PATIENCE)
 }
 
 /// With a state directory that can only be read, state is kept in memory, which the log says once, and so do readiness, a

@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -245,16 +245,14 @@ pub(crate) fn number(line: &Value, field: &str) -> Result<u64> {
 
 /// Waits until a metric has this value.
 pub(crate) fn await_metric(line: &str, limit: Duration) -> Result<()> {
-    let has = |text: &str| text.lines().any(|is| is == line);
-    let address: SocketAddr = ADDRESS.into();
-    wait_for(line, limit, || Ok(agent::get(address, "/metrics").is_ok_and(|(_, text)| has(&text)))).with_context(logged)
+    agent::await_metric(ADDRESS.into(), line, limit).with_context(logged)
 }
 
 /// Waits until metrics have of each of these signals that it was read within the last two minutes, and what that took.
 pub(crate) fn await_read(signals: &[&str]) -> Result<()> {
     let value = |metrics: &str, name: &str, signal: &str| -> Option<f64> {
         let series = format!("plimsoll_signal_read_{name}_seconds{{eviction_signal=\"{signal}\"}} ");
-        metrics.lines().find_map(|line| line.strip_prefix(&series))?.parse().ok()
+        agent::values(metrics, &series).next()
     };
     for signal in signals {
         let mut found = None;

@@ -63,6 +63,5 @@ pub(crate) fn directories_of_a_pod_that_is_gone() -> Result<()> {
 fn bytes(part: &str) -> Result<u64> {
     let (_, metrics) = agent::get(crate::node::ADDRESS.into(), "/metrics")?;
     let name = format!("plimsoll_orphaned_pods_bytes{{part=\"{part}\"}} ");
-    let value = metrics.lines().find_map(|line| line.strip_prefix(&name)).context("there is no such metric")?;
-    Ok(value.parse()?)
+    agent::values(&metrics, &name).next().context("there is no such metric")
 }

@@ -94,7 +94,7 @@ pub(crate) fn memory_is_back(scene: &Scene) -> Result<()> {
 /// That something does not work is in the metrics and in the answer to whether the agent is ready, which it is.
 pub(crate) fn expect_degraded(scene: &Scene, what: &str) -> Result<()> {
     let metric = format!("plimsoll_trouble{{what=\"{what}\"}} 1");
-    wait_for(&metric, PATIENCE, || Ok(scene.agent.get("/metrics")?.1.lines().any(|line| line == metric)))?;
+    scene.agent.await_metric(&metric, PATIENCE)?;
     let (status, said) = scene.agent.get("/readyz")?;
     ensure!(status == 200 && said.contains(&format!("\ntrouble with {what}: ")), "{status}: {said}");
     Ok(())

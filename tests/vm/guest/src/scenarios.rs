@@ -1,6 +1,6 @@
 //! What grows, and what must come of it.
 
-use crate::agent::{Agent, Settings, tail};
+use crate::agent::{Agent, Settings, tail, values};
 use crate::block::Slow;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{self, Hog, guest};
@@ -387,6 +387,5 @@ pub(crate) fn core_dies() -> Result<()> {
 /// The sum of the metrics with this beginning.
 pub(crate) fn counted(scene: &Scene, prefix: &str) -> Result<f64> {
     let (_, metrics) = scene.agent.get("/metrics")?;
-    let values = metrics.lines().filter(|line| line.starts_with(prefix));
-    Ok(values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+    Ok(values::<f64>(&metrics, prefix).sum())
 }

@@ -1,7 +1,7 @@
 //! Swap as the agent and `plimsoll pods` report it: of the machine, and of a container that has as much of it as a kubelet
 //! with `LimitedSwap` gives it.
 
-use crate::agent::PROGRAM;
+use crate::agent::{PROGRAM, values};
 use crate::block::Swap;
 use crate::cgroup::Cgroup;
 use crate::hog_tests::Hog;
@@ -68,6 +68,5 @@ pub(crate) fn is_observed() -> Result<()> {
 /// The value of a series.
 fn value(scene: &Scene, series: &str) -> Result<u64> {
     let (_, text) = scene.agent.get("/metrics")?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(series)).with_context(|| format!("no {series}"))?;
-    Ok(rest.trim().parse()?)
+    values(&text, series).next().with_context(|| format!("no {series}"))
 }

@@ -1,6 +1,6 @@
 //! A container that memory.high throttles, as Memory QoS of the kubelet sets it: with or without eBPF.
 
-use crate::agent::tail;
+use crate::agent::{tail, values};
 use crate::cgroup::Cgroup;
 use crate::hog_tests::{Hog, guest};
 use crate::machine::{named, wait_for};
@@ -129,6 +129,5 @@ fn vanishes(scene: &Scene, name: &str, number: usize) -> Result<()> {
 /// The value of a metric of the container with this cgroup, and with its pod's name.
 fn series(metrics: &str, metric: &str, name: &str) -> Option<f64> {
     let labels = format!("{metric}{{cgroup=\"{name}\",pod=\"test/pod-1\",container=\"");
-    let line = metrics.lines().find(|line| line.starts_with(&labels))?;
-    line.rsplit(' ').next()?.parse().ok()
+    values(metrics, &labels).next()
 }
