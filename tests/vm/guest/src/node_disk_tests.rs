@@ -4,6 +4,7 @@ use crate::agent::tail;
 use crate::containerd::{self, Driver, IMAGE, SANDBOX_IMAGE};
 use crate::cri::{Client, SOCKET};
 use crate::machine::{KernelLog, wait_for};
+use crate::node::lines;
 use crate::node_tests::{begun_kills, is_whole, logged};
 use crate::pod::{Class, Pod};
 use crate::scene::{MIB, PATIENCE, held};
@@ -76,11 +77,6 @@ machine:
         SOCKET.trim_start_matches("unix://")
     );
     fs::write(CONFIGURATION, text).with_context(|| format!("cannot write {CONFIGURATION}"))
-}
-
-/// The lines of the agent's log.
-fn lines() -> Result<Vec<Value>> {
-    Ok(journal()?.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// What the log says of the condition, in order, each once.
