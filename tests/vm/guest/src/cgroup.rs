@@ -77,6 +77,16 @@ impl Cgroup {
         Ok(named(&self.read("cgroup.events")?, "populated") == Some(1))
     }
 
+    /// Whether it is asked to be frozen.
+    pub(crate) fn is_frozen(&self) -> Result<bool> {
+        Ok(self.read("cgroup.freeze")?.trim() == "1")
+    }
+
+    /// Whether no process in it runs, because that was asked for.
+    pub(crate) fn stands_still(&self) -> Result<bool> {
+        Ok(self.is_frozen()? && named(&self.read("cgroup.events")?, "frozen") == Some(1))
+    }
+
     /// Kills all in it, waits until it is empty, and removes it with all cgroups below it.
     pub(crate) fn remove(&self) -> Result<()> {
         remove_tree(&self.path)

@@ -1,6 +1,5 @@
 //! Pods that are held down after their eviction: what containerd starts in them meanwhile hangs, until the hold is undone.
 
-use crate::cgroup::Cgroup;
 use crate::cri::Client;
 use crate::machine::{named, wait_for};
 use crate::node::{Node, await_available, await_metric, expect_dead, lines, number, threshold};
@@ -34,13 +33,9 @@ fn held_pod(node: &mut Node, name: &str, hold: Duration) -> Result<Pod> {
     pod.let_go()?;
     expect_dead(&pod)?;
     let cgroup = pod.cgroup()?;
-    wait_for("the pod is held down", PATIENCE, || is_frozen(&cgroup)).with_context(logged)?;
+    wait_for("the pod is held down", PATIENCE, || cgroup.is_frozen()).with_context(logged)?;
     await_metric("plimsoll_pods_held_down 1", PATIENCE)?;
     Ok(pod)
-}
-
-fn is_frozen(cgroup: &Cgroup) -> Result<bool> {
-    Ok(cgroup.read("cgroup.freeze")?.trim() == "1")
 }
 
 /// What was reported of holding a pod down, oldest first: `begun`, `ended`.

@@ -240,7 +240,7 @@ fn undo_after(name: &str, in_kernel: bool) -> Result<bool> {
     // The kernel stops the process that was charged when the threshold was crossed, which need not be the hog.
     let is_held = || -> Result<bool> {
         let stopped = in_kernel && workers().into_iter().any(|pid| machine::process_state(pid) == Some('T'));
-        Ok(stopped || victim.read("cgroup.freeze")?.trim() == "1")
+        Ok(stopped || victim.is_frozen()?)
     };
     wait_for(
         "a workload is frozen, or the hog is dead",

@@ -185,7 +185,7 @@ fn freeze(lines: &str) -> Result<Cgroup> {
         .with_context(logged)?;
         // A worker may kill what was just frozen in the moment in which the core stops.
         std::thread::sleep(Duration::from_secs(1));
-        if is_stopped() && is_frozen(&hog).unwrap_or(false) {
+        if is_stopped() && hog.stands_still().unwrap_or(false) {
             return Ok(hog);
         }
         systemctl(&["kill", "--signal=SIGCONT", UNIT])?;
@@ -195,12 +195,6 @@ fn freeze(lines: &str) -> Result<Cgroup> {
 
 fn is_stopped(pid: u32) -> bool {
     machine::process_state(pid) == Some('T')
-}
-
-/// Whether no process in it runs, because that was asked for.
-fn is_frozen(cgroup: &Cgroup) -> Result<bool> {
-    let asked = cgroup.read("cgroup.freeze")?.trim() == "1";
-    Ok(asked && machine::named(&cgroup.read("cgroup.events")?, "frozen") == Some(1))
 }
 
 /// systemd starts the service anew, once more than `before`, with another supervisor, and nothing is held by then.
@@ -229,11 +223,11 @@ pub(crate) fn killed() -> Result<()> {
     drop_in("RestartSec=8s")?;
     for change in ["MemoryHigh=512M", "CPUWeight=50", "MemoryLow=32M"] {
         systemctl(&["set-property", "--runtime", &bystander, change])?;
-        ensure!(is_frozen(&hog)?, "after {change} of a sibling the hog is not frozen");
+        ensure!(hog.stands_still()?, "after {change} of a sibling the hog is not frozen");
     }
     // systemd looks at cgroups again when it has nothing else to do.
     std::thread::sleep(Duration::from_millis(500));
-    ensure!(is_frozen(&hog)?, "after daemon-reload and set-property the hog is not frozen");
+    ensure!(hog.stands_still()?, "after daemon-reload and set-property the hog is not frozen");
     let (before, old) = (number("NRestarts")?, supervisor()?);
     kill_process(old, Signal::KILL)?;
     wait_for("what was frozen goes on", PATIENCE, || Ok(held().is_empty())).with_context(logged)?;

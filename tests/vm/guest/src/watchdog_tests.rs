@@ -44,10 +44,6 @@ fn hang(how: &str, environment: Vec<(&'static str, String)>) -> Result<(Scene, C
     bail!("nothing was frozen; the log ends with: {}", tail(&scene.agent.text()))
 }
 
-fn is_frozen(cgroup: &Cgroup) -> Result<bool> {
-    Ok(cgroup.read("cgroup.freeze")?.trim() == "1")
-}
-
 /// What the watchdog is expected to do with a core that hangs: another one is ready, and kills the hog.
 fn is_replaced(mut scene: Scene, victim: &Cgroup, hog: &mut Hog, core: u32) -> Result<()> {
     wait_for("another core is started", PATIENCE, || Ok(scene.agent.part("core").is_ok_and(|pid| pid != core)))?;
@@ -67,7 +63,7 @@ pub(crate) fn stopped() -> Result<()> {
     let manager = vec![("NOTIFY_SOCKET", "/run/notify".to_owned()), ("WATCHDOG_USEC", "2000000".to_owned())];
     let (scene, victim, mut hog) = hang("pause", manager)?;
     let (core, begun) = (scene.agent.part("core")?, Instant::now());
-    wait_for("the freeze is undone", BOUND, || Ok(!is_frozen(&victim)?))
+    wait_for("the freeze is undone", BOUND, || Ok(!victim.is_frozen()?))
         .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     figure("core-stopped", &[("undone_ms", &begun.elapsed().as_millis())]);
     receive(&socket, &mut said);
@@ -101,7 +97,7 @@ pub(crate) fn uninterruptible() -> Result<()> {
     machine::set(Path::new("/sys/block").join(name).join("queue/max_sectors_kb"), "64")?;
     let (scene, victim, mut hog) = hang("device", vec![("PLIMSOLL_KILL_DEVICE", path)])?;
     let core = scene.agent.part("core")?;
-    wait_for("the freeze is undone", BOUND, || Ok(!is_frozen(&victim)?))
+    wait_for("the freeze is undone", BOUND, || Ok(!victim.is_frozen()?))
         .with_context(|| format!("the log ends with: {}", tail(&scene.agent.text())))?;
     ensure!(machine::process_state(core) == Some('D'), "the core could die: {:?}", machine::process_state(core));
     is_replaced(scene, &victim, &mut hog, core)
