@@ -4,8 +4,8 @@
 //! CPUs, so the inventory thread reads it every few seconds. In that time a process can replace page cache by anonymous
 //! memory and seem to use nothing, or read a large file and seem to have grown. So below a threshold the decision waits
 //! until the page cache of the slices and of the [`LARGEST`] workloads of the scopes that are below was read after the
-//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule. A victim that
-//! is smaller is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
+//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule; what has less
+//! charged than [`MOVED`] is left out. A victim that was not read is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
 //! much are waited for likewise ([`folding`](super::folding)).
 //!
 //! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
@@ -40,7 +40,8 @@ use crate::record::Cause;
 const LARGEST: usize = 64;
 /// Cgroups whose figures are known to be new, and room for what the worker is to read.
 pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
-/// From here on, a change of what is charged to a workload has its page cache read.
+/// From here on, a change of what is charged to a workload has its page cache read. With less than that charged it is read for a
+/// decision only where the workload is to be killed.
 const MOVED: Bytes = Bytes::mib(4);
 /// So many of these at a time, those that changed most.
 const MOVED_MOST: usize = 16;
@@ -205,6 +206,8 @@ impl Watch {
         let workloads = below.iter().flat_map(|scope| {
             largest(table.observed().iter().filter(|workload| workload.is_in(*scope)), of_each, charged)
         });
+        // The smallest neither are the victim nor have grown by much, whatever of theirs is page cache.
+        let workloads = workloads.filter(|(charged, _)| *charged >= MOVED);
         let workloads = workloads.filter_map(|(_, key)| Some(&table.get(key)?.facts.handle));
         let slices = table.slices();
         for handle in slices.iter().map(|(_, slice)| &slice.handle).chain(workloads) {

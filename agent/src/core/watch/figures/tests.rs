@@ -53,6 +53,23 @@ fn a_process_that_replaced_page_cache_by_anonymous_memory_is_the_victim() {
 }
 
 #[test]
+fn what_has_little_charged_is_not_read_anew_for_a_decision() {
+    for (mib, left) in [(3, 2), (4, 0)] {
+        let mut scene = Scene::new(10);
+        joins(&mut scene, 0, "large", 90, 0, 0);
+        joins(&mut scene, 1, "small", mib, 2, 0);
+        scene.uses("slice", SLICE - 1);
+        scene.sample();
+        assert_eq!(
+            (scene.text("large", "cgroup.kill"), scene.text("small", "cgroup.kill")),
+            ("1".into(), String::new())
+        );
+        let (_, small) = scene.watch.workloads.table.iter().last().expect("it is there");
+        assert_eq!(small.facts.cache.inactive_file, Bytes::mib(left), "{mib}");
+    }
+}
+
+#[test]
 fn the_workloads_of_a_slice_are_read_anew_however_many_are_larger_outside_it() {
     let mut scene = Scene::new(10);
     for slot in 0..64 {
