@@ -364,6 +364,11 @@ impl Brakes {
                 (brake.stage, brake.growth) = (Stage::Frozen, self.limits.growth(now));
                 Ok(Arc::clone(&brake.handle))
             }
+            Err(fault) if brake.is_stopped && fault != Fault::Gone => {
+                // Forgotten, nothing would continue what was stopped one by one.
+                (brake.stage, brake.deadline) = (Stage::Thawing { is_refused: true }, now.after(AGAIN));
+                Err(BrakeEvent::Refused { handle: Arc::clone(&brake.handle), fault })
+            }
             Err(fault) => {
                 let Brake { handle, owner, since, .. } = self.take(index, journal);
                 Err(match fault {

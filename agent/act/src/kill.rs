@@ -505,11 +505,8 @@ impl Kills {
             }
             // Without cgroup.kill, those that were not reached go on.
             let is_partial = kill.refusal.is_some() && kill.reached == Reached::Some;
-            if is_partial {
+            if (has_newcomer || is_partial) && kill.kill_again(now, &self.limits, workers) {
                 kill.reached = Reached::All;
-            }
-            if has_newcomer || is_partial {
-                kill.kill_again(now, &self.limits, workers);
             }
             if let Some((grown, left)) = kill.regrown(now) {
                 if kill.kill_again(now, &self.limits, workers) {

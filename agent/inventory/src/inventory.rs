@@ -6,9 +6,9 @@ mod lookup;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use plimsoll_node::NodeError;
 use plimsoll_node::cgroup::{Handle, PageCache, Purpose, Root, children};
 use plimsoll_node::clock::monotonic;
+use plimsoll_node::{Fault, NodeError};
 use plimsoll_policy::kubelet::Critical;
 use plimsoll_policy::{Key, Owner, Protected as Why, SliceId, SliceSet, Uid};
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, counted};
@@ -361,7 +361,7 @@ impl Inventory {
             self.send(sink);
         }
         if let Some(known) = self.known.get(&id)
-            && known.handle.populated_now().is_err()
+            && matches!(known.handle.populated_now(), Err(Fault::Gone | Fault::Absent { .. }))
         {
             self.close(|known| known.handle.id() == id, sink);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plimsoll_node::Fault;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::Pattern;
 
@@ -33,7 +34,8 @@ impl SlicePlace {
     /// its limit.
     pub(crate) fn read(&self, known: Option<&Read>, root: &Root, patterns: &Patterns) -> Result<Read, String> {
         // Opened anew: the watching thread waits for another reader of a file that is kept.
-        let known = known.filter(|(handle, _)| handle.populated_now().is_ok()).map(|(handle, _)| Arc::clone(handle));
+        let is_gone = |handle: &Handle| matches!(handle.populated_now(), Err(Fault::Gone | Fault::Absent { .. }));
+        let known = known.filter(|(handle, _)| !is_gone(handle)).map(|(handle, _)| Arc::clone(handle));
         let Some(handle) = known.or_else(|| self.open(root, patterns)) else {
             return Err(match self {
                 Self::Path(path) => format!("there is no cgroup {} here", path.as_str()),

@@ -58,33 +58,34 @@ fn next(thresholds: &[Threshold], capacity: Bytes, reading: Bytes) -> Bytes {
 }
 
 /// The node's threshold, and whether memory is so near to one that is configured that the event, early by the drift, would come
-/// at once. Then the drift is left out: the caller samples from time to time until memory is clear of it. It is left out as well
-/// where the step below all thresholds is smaller than the drift: samples become rarer there all the same.
+/// at once: the caller samples from time to time until memory is clear of it. The drift of a reading is left out where it would
+/// have the event come at once, also below all thresholds, where the step is smaller than the drift: samples become rarer there
+/// all the same.
 pub(super) fn node(
     thresholds: &[Threshold],
     memory: &MemoryReading,
     machine: &Machine,
 ) -> Option<(NodeThreshold, bool)> {
     configured(thresholds, memory.capacity).next()?;
-    let at = |reading: Bytes| next(thresholds, memory.capacity, reading);
-    let readings =
-        [(Some(memory.kubelet_available), machine.drift.kubelet), (memory.mem_available, machine.drift.mem_available)];
-    let within_drift = readings.into_iter().filter_map(|(reading, drift)| {
-        let drift = drift.to_bytes(machine.page_bytes);
-        reading.filter(|reading| *reading < at(*reading).saturating_add(drift))
-    });
-    let is_early = within_drift.clone().next().is_none();
-    let is_near = within_drift.into_iter().any(|reading| ahead(thresholds, memory.capacity, reading).is_some());
-    let drift = if is_early { machine.drift } else { Drift::default() };
+    let mut is_near = false;
+    let mut armed = |reading: Bytes, drift: Pages| {
+        let at = next(thresholds, memory.capacity, reading);
+        let is_within = reading < at.saturating_add(drift.to_bytes(machine.page_bytes));
+        is_near |= is_within && ahead(thresholds, memory.capacity, reading).is_some();
+        (at, if is_within { Pages(0) } else { drift })
+    };
+    let (kubelet, kubelet_drift) = armed(memory.kubelet_available, machine.drift.kubelet);
+    let own = memory.mem_available.map(|reading| armed(reading, machine.drift.mem_available));
+    let (mem_available, mem_available_drift) = own.unwrap_or((Bytes::ZERO, machine.drift.mem_available));
     let threshold = NodeThreshold {
-        kubelet: at(memory.kubelet_available),
-        mem_available: memory.mem_available.map_or(Bytes::ZERO, at),
+        kubelet,
+        mem_available,
         // Without the huge page pool, which may change at any time.
         total: Pages::from_bytes(memory.capacity, machine.page_bytes),
         reserve: machine.reserve,
         low_watermark: machine.low_watermark,
-        kubelet_drift: drift.kubelet,
-        mem_available_drift: drift.mem_available,
+        kubelet_drift,
+        mem_available_drift,
     };
     Some((threshold, is_near))
 }
@@ -313,12 +314,9 @@ mod tests {
         for (mem_available, is_near) in [(202, false), (200, true), (101, false), (100, true), (500, false)] {
             let (armed, near) = node(&thresholds(), &memory(500, mem_available), &MACHINE).expect("there are some");
             assert_eq!(near, is_near, "{mem_available}");
-            let drift = if is_near { Drift::default() } else { MACHINE.drift };
-            assert_eq!(
-                (armed.kubelet_drift, armed.mem_available_drift),
-                (drift.kubelet, drift.mem_available),
-                "{mem_available}"
-            );
+            let own = if is_near { Pages(0) } else { MACHINE.drift.mem_available };
+            let drift = (armed.kubelet_drift, armed.mem_available_drift);
+            assert_eq!(drift, (MACHINE.drift.kubelet, own), "{mem_available}");
         }
     }
 
@@ -337,6 +335,11 @@ mod tests {
         // By the one reading it is below all of them, and by the other one near to the higher one.
         let (_, near) = node(&thresholds(), &memory(90, 201), &many_cpus).expect("there are some");
         assert!(near);
+        // Page cache in use: the reading that is clear of all thresholds has its drift.
+        let drift = Drift { kubelet: Pages::from_bytes(Bytes::mib(7), 4096), ..many_cpus.drift };
+        let (armed, near) =
+            node(&thresholds(), &memory(90, 500), &Machine { drift, ..MACHINE }).expect("there are some");
+        assert_eq!((armed.kubelet_drift, armed.mem_available_drift, near), (Pages(0), drift.mem_available, false));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) struct Baseline {
     available: [Option<Then>; MEMORY.len()],
     /// By slot, up to the last one that was used.
     used: Vec<Option<Used>>,
-    /// How many slots there can be. None after it was read back, until [`Self::reserve`].
+    /// How many slots there can be.
     slots: usize,
     /// Since when what empty cgroups hold is counted on, and how much that was.
     awaited: Option<(MonotonicNs, Bytes)>,
@@ -58,17 +58,6 @@ impl Baseline {
     /// For workloads with slots below `slots`.
     pub(super) fn with_capacity(slots: usize) -> Self {
         Self { used: Vec::with_capacity(slots), slots, ..Self::default() }
-    }
-
-    /// Whether it is for workloads with slots below `slots`, and has room for them.
-    pub(super) const fn fits(&self, slots: usize) -> bool {
-        self.slots == slots && self.used.len() <= slots
-    }
-
-    /// Has room for slots below `slots` again, after it was read back.
-    pub(super) fn reserve(&mut self, slots: usize) {
-        self.slots = slots;
-        self.used.reserve_exact(slots.saturating_sub(self.used.len()));
     }
 
     /// Brings in what so many slots take.

@@ -76,11 +76,8 @@ impl State {
         for (scope, kept) in core::iter::once(&mut state.node).chain(&mut state.slices).zip(scopes) {
             scope.resume(kept, config, now)?;
         }
-        if let Some(taken) = taken {
-            state.taken = taken;
-        }
-        state.reserve();
-        state.fits(config, slots).then_some(state)
+        let fits = taken.is_none_or(|taken| state.take_over(taken));
+        fits.then_some(state)
     }
 }
 

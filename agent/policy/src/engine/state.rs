@@ -195,6 +195,11 @@ impl RateLimit {
         Self { places: vec![None; a_minute as usize], last: 0 }
     }
 
+    /// Whether another one, that was read back, has as many places.
+    fn is_like(&self, other: &Self) -> bool {
+        self.places.len() == other.places.len() && other.last <= other.places.len()
+    }
+
     /// How many more may be taken now.
     pub(super) fn left(&self, now: MonotonicNs) -> usize {
         self.places.len() - self.taken(now).count()
@@ -288,8 +293,6 @@ pub(crate) struct State {
     pub(super) taken: [Taken; 2],
     /// Pods that were to be evicted last turn for limits of their own.
     pub(super) over_limits: Vec<Uid>,
-    /// How many of these there can be.
-    room: usize,
 }
 
 impl State {
@@ -302,36 +305,17 @@ impl State {
             slices: config.slices.iter().map(|slice| ScopeState::new(slice.thresholds.len(), slots)).collect(),
             taken: [taken(config.hard_victims_per_minute), taken(config.soft_victims_per_minute)],
             over_limits: Vec::with_capacity(slots),
-            room: slots,
         }
     }
 
-    /// Whether it was made for such a configuration, so that decisions can go on with it.
-    pub(crate) fn fits(&self, config: &Config, slots: usize) -> bool {
-        let is_sized = |scope: &ScopeState, thresholds: &[Threshold]| {
-            scope.watched.len() == thresholds.len() + 1 && scope.baselines.iter().all(|it| it.fits(slots))
-        };
-        is_sized(&self.node, &config.thresholds)
-            && self.room == slots
-            && self.over_limits.len() <= slots
-            && self.slices.len() == config.slices.len()
-            && self.slices.iter().zip(&config.slices).all(|(scope, slice)| is_sized(scope, &slice.thresholds))
-            && self.taken.iter().all(|taken| taken.limit.last <= taken.limit.places.len())
-            && self
-                .taken
-                .iter()
-                .map(|taken| taken.limit.places.len())
-                .eq([config.hard_victims_per_minute as usize, config.soft_victims_per_minute as usize])
-    }
-
-    /// Has all the room again that it was made with.
-    pub(crate) fn reserve(&mut self) {
-        let room = self.room;
-        self.over_limits.reserve_exact(room.saturating_sub(self.over_limits.len()));
-        self.baselines_mut().for_each(|baseline| baseline.reserve(room));
-        for taken in &mut self.taken {
-            taken.loops.reserve();
+    /// Goes on with what another process took a minute. False: that is of another configuration.
+    pub(super) fn take_over(&mut self, taken: [Taken; 2]) -> bool {
+        let fits = self.taken.iter().zip(&taken).all(|(own, taken)| own.limit.is_like(&taken.limit));
+        if fits {
+            self.taken = taken;
+            self.taken.iter_mut().for_each(|taken| taken.loops.reserve());
         }
+        fits
     }
 
     /// Brings in what it takes for slots below `slots`.

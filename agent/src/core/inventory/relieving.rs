@@ -17,7 +17,7 @@ const PLENTIFUL: u32 = 100;
 impl Thread {
     /// Does what is due about those that are throttled.
     pub(super) fn relieve(&mut self, now: MonotonicNs) {
-        let Self { inventory, outgoing, following, pods, broker, handle, .. } = self;
+        let Self { inventory, outgoing, following, pods, broker, handle, switches, .. } = self;
         let (root, pod_root) = (&inventory.config().root, &inventory.config().patterns.pods);
         if following.reliefs.mode() == ReliefMode::Report {
             return;
@@ -34,7 +34,8 @@ impl Thread {
             match following.reliefs.look(id, is, may_raise, now) {
                 None => {}
                 Some(Relief::Raise(from, to)) => {
-                    let shadow = !handle.acts();
+                    // The watching thread may not have learnt of the switch yet.
+                    let shadow = !handle.acts() || switches.is_off();
                     if shadow {
                         following.reliefs.only_said(id, now);
                     } else {

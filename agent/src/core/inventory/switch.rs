@@ -38,6 +38,11 @@ impl Switches {
         (std::mem::replace(&mut self.is_off, is_off) != is_off).then_some(is_off)
     }
 
+    /// Whether nothing may begin, as the watching thread was sent last.
+    pub(super) const fn is_off(&self) -> bool {
+        self.is_off
+    }
+
     /// When they are to be checked again without an event.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
         let (file, annotation) = (self.file.as_ref(), self.annotation.as_ref());
@@ -77,10 +82,6 @@ impl Thread {
         self.check_file();
         self.settle_annotation();
         if let Some(is_off) = self.switches.turn() {
-            if is_off {
-                // What this thread orders itself must not wait until the watching thread has learnt of it.
-                self.handle.set_acts(false);
-            }
             self.outgoing.send(News::KillSwitch(is_off));
         }
     }

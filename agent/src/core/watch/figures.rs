@@ -4,8 +4,8 @@
 //! CPUs, so the inventory thread reads it every few seconds. In that time a process can replace page cache by anonymous
 //! memory and seem to use nothing, or read a large file and seem to have grown. So below a threshold the decision waits
 //! until the page cache of the slices and of the [`LARGEST`] workloads of the scopes that are below was read after the
-//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule; what has less
-//! charged than [`MOVED`] is left out. A victim that was not read is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
+//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule; the smallest of them
+//! are left out ([`LEFT_OUT`]). A victim that was not read is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
 //! much are waited for likewise ([`folding`](super::folding)).
 //!
 //! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
@@ -40,9 +40,11 @@ use crate::record::Cause;
 const LARGEST: usize = 64;
 /// Cgroups whose figures are known to be new, and room for what the worker is to read.
 pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
-/// From here on, a change of what is charged to a workload has its page cache read. With less than that charged it is read for a
-/// decision only where the workload is to be killed.
+/// From here on, a change of what is charged to a workload has its page cache read. With less than that charged it may be left
+/// out of what is read for a decision,
 const MOVED: Bytes = Bytes::mib(4);
+/// as long as all those that are left out have no more than this together, by which they may seem to have grown, or not to have.
+const LEFT_OUT: Bytes = Bytes::mib(16);
 /// So many of these at a time, those that changed most.
 const MOVED_MOST: usize = 16;
 /// A decision waits for no longer than this.
@@ -204,10 +206,9 @@ impl Watch {
         }
         let of_each = LARGEST / below.len();
         let workloads = below.iter().flat_map(|scope| {
-            largest(table.observed().iter().filter(|workload| workload.is_in(*scope)), of_each, charged)
+            let in_scope = table.observed().iter().filter(|workload| workload.is_in(*scope));
+            without_smallest(largest(in_scope, of_each, charged))
         });
-        // The smallest neither are the victim nor have grown by much, whatever of theirs is page cache.
-        let workloads = workloads.filter(|(charged, _)| *charged >= MOVED);
         let workloads = workloads.filter_map(|(_, key)| Some(&table.get(key)?.facts.handle));
         let slices = table.slices();
         for handle in slices.iter().map(|(_, slice)| &slice.handle).chain(workloads) {
@@ -304,6 +305,19 @@ fn largest<'a>(
         }
     }
     largest
+}
+
+/// Leaves out the smallest, which are the last: a victim is read before it is killed.
+fn without_smallest(mut workloads: ArrayVec<(Bytes, Key), LARGEST>) -> ArrayVec<(Bytes, Key), LARGEST> {
+    let mut left_out = Bytes::ZERO;
+    while let Some((charged, _)) = workloads.last() {
+        left_out = left_out.saturating_add(*charged);
+        if *charged >= MOVED || left_out > LEFT_OUT {
+            break;
+        }
+        workloads.pop();
+    }
+    workloads
 }
 
 #[cfg(test)]

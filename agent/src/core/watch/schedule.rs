@@ -8,8 +8,8 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use super::super::pause;
 use super::End;
 
-/// The shortest time between two samples because tasks stall: each cgroup may submit that event once a second, and
-/// there are many.
+/// The shortest time between two samples because tasks stall or reclaim: each cgroup may submit the first of these events once a
+/// second, and there are many; the second one comes once it is armed, which each sample below a threshold does.
 const STALL_PACE: Duration = Duration::from_millis(20);
 /// So near to a threshold that the event would come at once, how often to sample.
 const NEAR_PACE: Duration = Duration::from_millis(20);
@@ -41,7 +41,7 @@ pub(super) struct Schedule {
     next_ask: MonotonicNs,
     next_sample: Option<MonotonicNs>,
     below_pace: Duration,
-    /// When the last sample was taken because tasks stalled.
+    /// When the last sample was taken because tasks stalled or reclaimed.
     stall_sampled: Option<MonotonicNs>,
     /// What the last sample without pressure cost.
     cost: Duration,
@@ -99,7 +99,7 @@ impl Schedule {
         is_due
     }
 
-    /// Tasks stall. Gives whether to sample now; otherwise it is done a little later.
+    /// Tasks stall or reclaim. Gives whether to sample now; otherwise it is done a little later.
     pub(super) fn stalls(&mut self, now: MonotonicNs) -> bool {
         match self.stall_sampled.map(|at| (at, at.after(STALL_PACE.max(pause::after(self.cost, NEAR_SHARE))))) {
             Some((at, next)) if now < next => {

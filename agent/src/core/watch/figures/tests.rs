@@ -278,6 +278,8 @@ fn of_many_small_victims_none_is_killed_for_page_cache() {
 #[test]
 fn many_small_victims_are_killed_as_far_as_there_is_room_for_them() {
     let mut scene = Scene::with(Policy { evict_for_unattributed: true, ..slice_policy(1000) });
+    // However busy the machine is.
+    scene.watch.figures.set_patience(Duration::from_mins(1));
     for slot in 0..64 {
         joins(&mut scene, slot, &format!("large{slot}"), 2, 2, 2);
     }
@@ -328,4 +330,17 @@ fn figures_are_read_again_after_an_event_and_after_an_older_one_came() {
     figures.event = at(1000);
     figures.outdate(cgroup);
     assert!(!figures.is_new(cgroup, at(1002)));
+}
+
+#[test]
+fn the_smallest_are_left_out_as_long_as_they_have_little_together() {
+    let id = CgroupId(1);
+    let list = |mib: &[u64]| -> ArrayVec<(Bytes, Key), LARGEST> {
+        (0..).zip(mib).map(|(slot, mib)| (Bytes::mib(*mib), Key { slot, id })).collect()
+    };
+    for (all, kept) in
+        [(&[90, 20, 4, 3, 1][..], 3), (&[3; 30], 25), (&[3, 3, 3, 3, 3], 0), (&[16], 1), (&[4], 1), (&[], 0)]
+    {
+        assert_eq!(without_smallest(list(all)).len(), kept, "{all:?}");
+    }
 }
