@@ -235,6 +235,26 @@ fn what_there_is_no_room_for_is_counted_and_displaces_nothing() {
 }
 
 #[test]
+fn a_workload_is_closed_where_its_cgroup_is_gone_and_not_where_that_cannot_be_read() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for (name, mib) in [("work.slice", 100), ("work.slice/m", 20)] {
+        cgroup(tree.path(), name, mib);
+    }
+    let (mut inventory, mut sent) = (inventory(tree.path(), 2), Sent::default());
+    inventory.discover(&mut sent);
+    sent.take();
+    let id = *inventory.known.keys().next().expect("one is known");
+    let events = tree.path().join("work.slice/m/cgroup.events");
+    fs::remove_file(&events).expect("it is there");
+    fs::create_dir(&events).expect("writable");
+    inventory.check(id, &mut sent);
+    assert_eq!((sent.take(), inventory.workloads()), ((vec![], 0), 1), "it is no file");
+    fs::remove_dir_all(tree.path().join("work.slice/m")).expect("writable");
+    inventory.check(id, &mut sent);
+    assert_eq!((sent.take(), inventory.workloads()), ((vec![], 1), 0));
+}
+
+#[test]
 fn a_workload_is_closed_when_a_cgroup_that_is_never_touched_is_made_in_it() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     for name in ["work.slice", "work.slice/a", "work.slice/b"] {
