@@ -165,7 +165,8 @@ fn limit(arguments: &[&str]) -> Option<&'static str> {
         None
     } else if has("delete") {
         Some(GONE)
-    } else if has("--follow") || WAITING.into_iter().any(has) {
+    } else if has("--follow") || has("--raw") || WAITING.into_iter().any(has) {
+        // To a raw path kubectl would append it.
         None
     } else {
         Some(ANSWERED)
@@ -209,6 +210,7 @@ mod tests {
             (&["wait", "--for=condition=complete", "job/any"], None),
             (&["rollout", "restart", "daemonset/plimsoll"], None),
             (&["logs", "--follow", "any"], None),
+            (&["get", "--raw", "/metrics"], None),
             (&["logs", "any"], Some("--request-timeout=30s")),
             (&["describe", "node", "any"], Some("--request-timeout=30s")),
         ] {
