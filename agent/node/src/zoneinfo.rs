@@ -19,11 +19,12 @@ pub struct Zones {
     pub node_drift: Pages,
     /// The sum of the zones' low watermarks, below which kswapd wakes, without [`Self::boost`].
     pub low_watermark: Pages,
-    /// By how much all watermarks of the zones are raised for now, added up: while memory is fragmented, for as long as kswapd takes
-    /// to free as much (`boost_watermark`, mm/page_alloc.c). Where a kernel does not report it, it is a part of them.
+    /// By how much all watermarks of the zones are raised for now, added up: while memory is fragmented, for as long as
+    /// kswapd takes to free as much (`boost_watermark`, mm/page_alloc.c). Where a kernel does not report it, it is a part of
+    /// them.
     pub boost: Pages,
-    /// What the zones keep: each its high watermark, without the boost, and the most that it withholds from allocations that could go to a
-    /// higher zone, but never more than it has.
+    /// What the zones keep: each its high watermark, without the boost, and the most that it withholds from allocations that
+    /// could go to a higher zone, but never more than it has.
     pub kept: Pages,
 }
 

@@ -4,9 +4,9 @@
 //! CPUs, so the inventory thread reads it every few seconds. In that time a process can replace page cache by anonymous
 //! memory and seem to use nothing, or read a large file and seem to have grown. So below a threshold the decision waits
 //! until the page cache of the slices and of the [`LARGEST`] workloads of the scopes that are below was read after the
-//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule; the smallest of them
-//! are left out ([`LEFT_OUT`]). A victim that was not read is read before it is killed, and killed by the next plan. Counters of the machine that may be off by too
-//! much are waited for likewise ([`folding`](super::folding)).
+//! event that led to it; what grew is frozen meanwhile. Those are the victims and the growers, as a rule; the smallest
+//! of them are left out ([`LEFT_OUT`]). A victim that was not read is read before it is killed, and killed by the next
+//! plan. Counters of the machine that may be off by too much are waited for likewise ([`folding`](super::folding)).
 //!
 //! Page cache of a slice is read anew without an event, too, where anonymous memory can replace it and so cross the
 //! slice's threshold without one: the sooner, the less memory is left until then. Where there is little of it, the event comes
