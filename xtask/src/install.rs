@@ -2,10 +2,12 @@
 //! stopped and run again.
 
 use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::go::Program;
 use crate::qemu::Processor;
@@ -43,6 +45,8 @@ pub(crate) enum Need {
     DebianRoot(&'static str, &'static [&'static str]),
     /// A program of another project, built of Go modules, kept in the cache.
     GoProgram(&'static Program),
+    /// So many GiB on the checkout's disk, with what its `target` has already.
+    Room(u64),
 }
 
 const fn package(name: &'static str, file: &'static str) -> Need {
@@ -96,6 +100,9 @@ const AARCH64_MACHINES: [Need; 4] =
     [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), CROSS[0], CROSS[1], Need::Target(AARCH64)];
 /// For machines with a root of Debian.
 const MMDEBSTRAP: Need = package("mmdebstrap", "/usr/bin/mmdebstrap");
+/// What all groups of the gate leave in `target`, which was 7.9 GiB after the first run in a new checkout, and half as much
+/// again: folders of machines come and go.
+pub(crate) const GATE_ROOM: Need = Need::Room(12);
 /// For fuzzing: libFuzzer is C++.
 pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
 
@@ -217,6 +224,7 @@ impl Need {
             Self::Kernel(version) => kernels::is_there(version)?,
             Self::DebianRoot(version, packages) => debian_root::is_there(version, &debian_root::names(packages))?,
             Self::GoProgram(program) => program.is_there()?,
+            Self::Room(gib) => free(run::root())? + taken(&run::root().join("target"))? >= gib << 30,
         })
     }
 
@@ -238,6 +246,7 @@ impl Need {
             Self::Kernel(version) => kernels::get(version).map(drop),
             Self::DebianRoot(version, packages) => debian_root::get(version, &debian_root::names(packages)).map(drop),
             Self::GoProgram(program) => program.get().map(drop),
+            Self::Room(_) => bail!("{} has too little free space: free some and run again", run::root().display()),
         }
     }
 }
@@ -262,8 +271,39 @@ impl fmt::Display for Need {
                 let release = program.release().unwrap_or_default();
                 write!(f, "{} {release} (go, some {}, into the cache)", program.project, program.takes)
             }
+            Self::Room(gib) => write!(f, "{gib} GiB of disk for the checkout's target folder"),
         }
     }
+}
+
+/// Bytes that are free for this user on the disk that has this folder.
+fn free(folder: &Path) -> anyhow::Result<u64> {
+    let disk =
+        rustix::fs::statvfs(folder).with_context(|| format!("cannot ask for the disk of {}", folder.display()))?;
+    Ok(disk.f_bavail * disk.f_frsize)
+}
+
+/// Bytes that the files below this folder take on their disk; 0 where it is not there. Files may be removed meanwhile. Of a
+/// file with several names, as cargo gives them, each counts its share.
+fn taken(folder: &Path) -> anyhow::Result<u64> {
+    let gone_is_empty = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => Ok(0),
+        _ => Err(error).with_context(|| format!("cannot read {}", folder.display())),
+    };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return gone_is_empty(error),
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(found) if found.is_dir() => taken(&entry.path())?,
+            Ok(found) => found.blocks() * 512 / found.nlink(),
+            Err(error) => gone_is_empty(error)?,
+        };
+    }
+    Ok(bytes)
 }
 
 fn rustc(arguments: &[&str]) -> anyhow::Result<String> {
@@ -304,8 +344,8 @@ fn llvm_fits(version: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{
-        AARCH64, CHECKS, EBPF, FUZZING, GUEST, MMDEBSTRAP, Need, PROGRAMS, RELEASE, check, llvm_fits, machines,
-        missing, systemd_machines, systemd_machines_with,
+        AARCH64, CHECKS, EBPF, FUZZING, GUEST, MMDEBSTRAP, Need, PROGRAMS, RELEASE, all, check, llvm_fits, machines,
+        missing, systemd_machines, systemd_machines_with, taken,
     };
 
     const ABSENT: [Need; 2] =
@@ -318,6 +358,25 @@ mod tests {
         assert_eq!(missing(&needs).expect("a rustc"), ABSENT);
         assert_eq!(check(&needs).expect_err("two").to_string(), "2 missing; run again without --no-install");
         check(&[there]).expect("nothing is missing");
+    }
+
+    #[test]
+    fn a_disk_has_room_with_what_is_taken_already_or_it_is_named_as_missing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(taken(&folder.path().join("absent")).expect("not there is nothing"), 0);
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).expect("a folder in it");
+        std::fs::write(inner.join("file"), [1; 8192]).expect("a file");
+        std::fs::hard_link(inner.join("file"), folder.path().join("again")).expect("a second name of it");
+        let bytes = taken(folder.path()).expect("it can be read");
+        assert!((1..16384).contains(&bytes), "{bytes}");
+
+        check(&[Need::Room(0)]).expect("any disk has that");
+        let too_much = [Need::Room(1 << 30)];
+        assert!(!too_much[0].is_there().expect("a disk"));
+        assert_eq!(check(&too_much).expect_err("an EiB").to_string(), "1 missing; run again without --no-install");
+        let error = all(&too_much).expect_err("nothing can install it").to_string();
+        assert!(error.ends_with("has too little free space: free some and run again"), "{error}");
     }
 
     #[test]

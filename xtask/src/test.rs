@@ -108,11 +108,16 @@ impl Group {
 impl Arguments {
     /// What the groups need that were asked for.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
-        let mut needs = Vec::new();
+        let mut needs = self.room();
         for group in self.all()?.iter().filter(|group| self.asks_for(group)) {
             needs.extend((group.needs)(&group.kernels)?);
         }
         Ok(needs)
+    }
+
+    /// What the disk must have before a whole gate begins, which would end in the middle where it is full.
+    fn room(&self) -> Vec<install::Need> {
+        if self.long || !self.groups.is_empty() { Vec::new() } else { vec![install::GATE_ROOM] }
     }
 
     /// All groups with the kernels that were asked for. An error where a group or a kernel was asked for that is not among
@@ -159,6 +164,7 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    install::all(&arguments.room())?;
     let mut report = Report::new(run::root().join("target/test"))?;
     let booted = arguments.booted();
     for kernel in arguments.kernels().iter().filter(|kernel| !booted.contains(kernel)) {
@@ -252,6 +258,7 @@ mod tests {
         assert!(error(true, &["unit"], &[]).starts_with("there is no group unit; there are checks, "));
         assert_eq!(error(false, &[], &["5.10"]), "of these kernels, none is booted without --long: 5.10");
         assert_eq!(arguments(false, &["unit"], &[]).needs().expect("a group"), install::checks());
+        assert_eq!(arguments(false, &[], &[]).needs().expect("all groups")[0], install::GATE_ROOM);
     }
 
     #[test]
