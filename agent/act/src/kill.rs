@@ -21,8 +21,12 @@ pub struct KillLimits {
     /// more. One that makes progress has the same time again. It does if it gave back more than an eighth of what it
     /// had meanwhile; or else if fewer threads than ever are left of it, or they used a hundredth of the time on a CPU.
     pub patience: Duration,
-    /// How often in a row it has the same time again for its threads alone, without giving back; and how often while its
-    /// processes were not sent the signal yet. That is no fault of the victim's, and the next one would wait for the same
+    /// How many times `patience` of CPU time its threads may use in a row without giving back; each time counts as a tenth
+    /// of `patience` at least. It is CPU time because a victim's exit has only a part of a CPU on a machine without memory
+    /// or under a CPU limit.
+    ///
+    /// Also how often in a row it has the same time again while its processes were not sent the signal yet, or while the
+    /// worker does not measure its threads. That is no fault of the victim's, and the next one would wait for the same
     /// workers.
     pub extensions: u8,
     /// How often it is killed again because it grew by more than [`REGROWN`], before it is stuck.
@@ -31,6 +35,9 @@ pub struct KillLimits {
     /// hypervisor paused it, or gave its processors to another one), and a victim could not die either.
     pub pause: Duration,
 }
+
+/// The part of its patience that a turn counts as at least, however little its threads used of a CPU: one of so many.
+const LEAST_TURN: u32 = 10;
 
 /// A victim that has grown by more than this since it was smallest holds memory that is not what was killed: another
 /// process was started in it or moved into it.
@@ -134,8 +141,10 @@ enum Rest {
 enum Wait {
     /// Until then it has time to give back.
     Until(MonotonicNs),
-    /// It gave back too little. What its threads do is being measured; without an answer by then it is stuck.
+    /// It gave back too little. What its threads do is being measured, until then.
     Measured(MonotonicNs),
+    /// Its threads neither run nor end: the next poll reports that it is stuck.
+    Idle,
     /// It is stuck, and that was reported.
     Stuck,
 }
@@ -170,7 +179,9 @@ struct Kill {
     activity: Option<Activity>,
     /// The fewest threads it had at any measurement.
     fewest: usize,
-    /// How often in a row it had its patience again for its threads alone.
+    /// CPU time that its threads used in turns for them alone, since it gave back last.
+    spent: Duration,
+    /// How often in a row it had its patience again for the workers' sake.
     extended: u8,
     /// When it was sent the signal last; when that was requested where it was not sent yet.
     signalled: MonotonicNs,
@@ -196,6 +207,7 @@ impl Kill {
             is_measured: false,
             activity: None,
             fewest: usize::MAX,
+            spent: Duration::ZERO,
             extended: 0,
             signalled: now,
             least: None,
@@ -261,16 +273,26 @@ impl Kill {
         self.had.zip(left).is_some_and(|(had, left)| had.saturating_sub(left).0 > had.0 / 8)
     }
 
-    /// Takes what its threads have done by now, and gives whether they are on their way out. Once all of them were sent
-    /// SIGKILL, those that run, run towards their end. Page tables are given back last of all, so usage alone does not
-    /// say so.
-    fn goes_on(&mut self, activity: Option<Activity>, limits: &KillLimits) -> bool {
+    /// Takes what its threads have done by now. Where they are on their way out, gives what that turn counts as. Once all
+    /// of them were sent SIGKILL, those that run, run towards their end. Page tables are given back last of all, so usage
+    /// alone does not say so.
+    fn goes_on(&mut self, activity: Option<Activity>, limits: &KillLimits) -> Option<Duration> {
         let before = std::mem::replace(&mut self.activity, activity);
-        let Some(now) = activity else { return false };
-        let fewest = self.fewest;
+        let (now, fewest) = (activity?, self.fewest);
         self.fewest = now.threads.map_or(fewest, |threads| threads.min(fewest));
-        let used = |before: Activity| now.cpu.saturating_sub(before.cpu) >= limits.patience / 100;
-        self.is_signalled && before.is_some_and(|before| self.fewest < fewest || used(before))
+        let used = now.cpu.saturating_sub(before?.cpu);
+        let does = self.is_signalled && (self.fewest < fewest || used >= limits.patience / 100);
+        does.then(|| used.max(limits.patience / LEAST_TURN))
+    }
+
+    /// Gives it its patience from `now` for the workers' sake. False: it had it as often as it may.
+    fn extend(&mut self, now: MonotonicNs, limits: &KillLimits) -> bool {
+        let may = self.extended < limits.extensions;
+        if may {
+            self.extended += 1;
+            self.begin(now, limits.patience);
+        }
+        may
     }
 }
 
@@ -447,7 +469,7 @@ impl Kills {
             return None;
         }
         kill.signalled = now;
-        kill.extended = 0;
+        (kill.extended, kill.spent) = (0, Duration::ZERO);
         kill.begin(now, patience);
         // The entry is there, so there is room for its next step; and the kill is done in any case.
         let _ = journal.write(Intent::of(Step::KillWritten, &kill.handle, kill.since));
@@ -463,13 +485,16 @@ impl Kills {
         if kill.rest == Rest::Asked {
             kill.rest = activity.and_then(|activity| activity.threads).map_or(Rest::Unknown, Rest::Threads);
         }
-        let goes_on = kill.goes_on(activity, &limits);
+        let turn = kill.goes_on(activity, &limits);
         if let Wait::Measured(_) = kill.wait {
-            if goes_on && kill.extended < limits.extensions {
-                kill.extended += 1;
+            if let Some(turn) = turn
+                && kill.spent < limits.patience * u32::from(limits.extensions)
+            {
+                kill.spent += turn;
+                kill.extended = 0;
                 kill.begin(now, limits.patience);
             } else if !is_first {
-                kill.wait = Wait::Measured(now);
+                kill.wait = Wait::Idle;
             }
         }
     }
@@ -517,13 +542,11 @@ impl Kills {
             }
             match kill.wait {
                 Wait::Until(over) if over <= now => {
-                    if !kill.is_signalled && kill.extended < self.limits.extensions {
-                        kill.extended += 1;
-                        kill.begin(now, self.limits.patience);
+                    if !kill.is_signalled && kill.extend(now, &self.limits) {
                         continue;
                     }
                     if kill.gives_back() {
-                        kill.extended = 0;
+                        (kill.extended, kill.spent) = (0, Duration::ZERO);
                         kill.begin(now, self.limits.patience);
                         continue;
                     }
@@ -531,8 +554,16 @@ impl Kills {
                         kill.wait = Wait::Measured(now.after(ANSWER));
                         continue;
                     }
+                    if kill.extend(now, &self.limits) {
+                        continue;
+                    }
                 }
-                Wait::Measured(over) if over <= now => {}
+                Wait::Measured(over) if over <= now => {
+                    if kill.extend(now, &self.limits) {
+                        continue;
+                    }
+                }
+                Wait::Idle => {}
                 Wait::Until(_) | Wait::Measured(_) | Wait::Stuck => continue,
             }
             kill.wait = Wait::Stuck;
