@@ -1,13 +1,10 @@
 //! Cgroups that are created, removed, populated and emptied. One thread can make tens of thousands of them a second: they
-//! wake the reader at most once in a while, and it reads what came since with its slow samples.
+//! wake the reader at most once in a while, after which it reads what came since.
 
 use aya_ebpf::{EbpfContext as _, helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
-use plimsoll_abi::{CgroupRecord, change, counter, kind};
+use plimsoll_abi::{CGROUP_WAKE_PACE_NS, CgroupRecord, change, counter, kind};
 
 use crate::{kernel, maps};
-
-/// The shortest time between two wakes.
-const WAKE_PACE_NS: u64 = 10_000_000;
 
 #[btf_tracepoint(function = "cgroup_mkdir")]
 pub fn cgroup_made(ctx: BtfTracePointContext) -> i32 {
@@ -50,7 +47,7 @@ fn changed(arguments: u64, change: u32) {
 #[inline(always)]
 fn wake(at_ns: u64) -> u64 {
     let Some(last) = maps::CGROUP_WAKE.get_ptr_mut(0) else { return maps::WAKE };
-    if at_ns.wrapping_sub(maps::peek(last)) < WAKE_PACE_NS {
+    if at_ns.wrapping_sub(maps::peek(last)) < CGROUP_WAKE_PACE_NS {
         return maps::NO_WAKE;
     }
     // SAFETY: the map's only value, aligned and alive as long as the program runs.

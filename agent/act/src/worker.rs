@@ -54,8 +54,8 @@ pub enum Job {
     Release(Arc<Handle>, MonotonicNs),
     /// Measure whether tasks of a cgroup run or end.
     Measure(Arc<Handle>),
-    /// Read a cgroup's page cache anew.
-    ReadCache(Arc<Handle>),
+    /// Read a cgroup's page cache anew, which was requested at that time.
+    ReadCache(Arc<Handle>, MonotonicNs),
     /// Have every CPU fold what it keeps back into the kernel's counters of pages.
     FoldCounters,
     /// Ask each of a cgroup's processes to end by itself: SIGTERM.
@@ -132,6 +132,8 @@ pub enum Done {
     CacheRead {
         /// The cgroup.
         cgroup: CgroupId,
+        /// When that was requested: what was read is not older.
+        requested: MonotonicNs,
         /// What was read; absent where that could not be done.
         cache: Option<PageCache>,
     },
@@ -369,7 +371,9 @@ fn perform(job: Job) -> Option<Done> {
         }
         Job::Release(handle, from) => Some(release(&handle, from)),
         Job::Measure(handle) => Some(Done::Measured { cgroup: handle.id(), activity: handle.activity().ok() }),
-        Job::ReadCache(handle) => Some(Done::CacheRead { cgroup: handle.id(), cache: handle.page_cache().ok() }),
+        Job::ReadCache(handle, requested) => {
+            Some(Done::CacheRead { cgroup: handle.id(), requested, cache: handle.page_cache().ok() })
+        }
         Job::FoldCounters => Some(Done::CountersFolded(vmstat::fold())),
         Job::Reclaim { handle, amount } => Some(Done::Reclaimed {
             cgroup: handle.id(),

@@ -43,7 +43,8 @@ pub use poll::Polling;
 pub use psi::{PsiTrigger, TriggerSpec};
 pub use source::{Descriptor, Health, HealthReader, Hook, HookState, Interest, MAX_DESCRIPTORS, ProgramStats, Source};
 pub use thresholds::{
-    ArmedThresholds, BrakeMark, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold, TaskThreshold,
+    ArmedThresholds, BrakeMark, CGROUP_PACE, Generation, MAX_BRAKES, MAX_SLICES, NodeThreshold, SliceThreshold,
+    TaskThreshold,
 };
 pub use wake::{
     CgroupChange, CommandName, CrossedThreshold, LINEAGE, OomScope, Reclaimer, WAKES_A_DRAIN, Wake, WakeList,

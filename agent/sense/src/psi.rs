@@ -12,6 +12,7 @@ use std::{
 
 use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::{
     error::SenseError,
@@ -104,18 +105,21 @@ impl Source for PsiTrigger {
     /// The kernel clears the event when it is polled, not when it is read, so epoll has taken it already: being called
     /// is the event, and the poll here only checks for errors.
     fn drain(&mut self, _token: u32, wakes: &mut WakeList) -> Result<(), SenseError> {
+        let TriggerSpec { stall_us, window_us } = self.granted;
+        if !wakes.is_full() {
+            wakes.push(Wake::Psi { window_us, stall_us });
+        }
         let mut wait = [PollFd::new(&self.file, PollFlags::PRI)];
-        poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
-            .map_err(|error| SenseError::System { action: "poll the PSI trigger", error: error.into() })?;
+        // Interrupted by a signal, it finds an error the next time.
+        match poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(SenseError::System { action: "poll the PSI trigger", error: error.into() }),
+        }
         if wait[0].revents().contains(PollFlags::ERR) {
             return Err(SenseError::System {
                 action: "poll the PSI trigger",
                 error: io::Error::other("its cgroup or the trigger itself is gone"),
             });
-        }
-        let TriggerSpec { stall_us, window_us } = self.granted;
-        if !wakes.is_full() {
-            wakes.push(Wake::Psi { window_us, stall_us });
         }
         Ok(())
     }

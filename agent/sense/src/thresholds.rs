@@ -1,13 +1,20 @@
 //! The armed thresholds: the levels that a source watches until it is armed again.
 
+use core::time::Duration;
+
 use arrayvec::ArrayVec;
+use plimsoll_abi::{BRAKES, CGROUP_WAKE_PACE_NS, SLICES};
 use plimsoll_units::{Bytes, CgroupId, Pages};
 
 /// The most slices with thresholds of their own.
 pub const MAX_SLICES: usize = 15;
+const _: () = assert!(MAX_SLICES <= SLICES);
 
 /// The most slices that the in-kernel brake may hold at a time.
-pub const MAX_BRAKES: usize = 16;
+pub const MAX_BRAKES: usize = BRAKES;
+
+/// How long after an event of a cgroup others may have come that did not wake the reader.
+pub const CGROUP_PACE: Duration = Duration::from_nanos(CGROUP_WAKE_PACE_NS);
 
 /// Names one arming. A wake carries the one that it answers; each is larger than all before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -341,9 +341,12 @@ impl Watch {
             self.follow_evictions(awake);
             self.end_gone_holds(awake);
         }
-        if self.schedule.take_slow(awake) {
+        let is_slow = self.schedule.take_slow(awake);
+        if is_slow {
             self.slow_turn();
             trigger.because(Cause::Timer);
+        }
+        if self.schedule.take_drain(awake) || is_slow {
             self.drain_all(&mut trigger);
         }
         if self.schedule.is_sample_due(awake) {

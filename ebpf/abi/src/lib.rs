@@ -21,6 +21,9 @@ pub const SLICES: usize = 16;
 /// Slots for marks of the in-kernel brake in the table of thresholds.
 pub const BRAKES: usize = 16;
 
+/// The shortest time between two wakes by events of cgroups, in nanoseconds.
+pub const CGROUP_WAKE_PACE_NS: u64 = 10_000_000;
+
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 

@@ -42,7 +42,7 @@ fn a_result_that_is_waited_for_wakes_its_reader() {
     let mut worker = Worker::start_with_news("test", 4, copy).expect("a thread starts");
     let fake = Fake::new("w");
     for _ in 0..2 {
-        worker.submit(Job::ReadCache(Arc::clone(&fake.handle))).expect("there is room");
+        worker.submit(Job::ReadCache(Arc::clone(&fake.handle), monotonic())).expect("there is room");
         let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&patience)), Ok(1), "it was not woken");
         rustix::io::read(&news, &mut [0; 8]).expect("it is readable");

@@ -5,7 +5,7 @@ use core::time::Duration;
 use plimsoll_node::limits::TaskReading;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::{MemoryReading, Scope, SliceThresholds};
-use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, TaskThreshold};
+use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, SliceThreshold, TaskThreshold};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::super::thresholds::{self, Machine};
@@ -135,6 +135,14 @@ impl Watch {
         {
             self.schedule.sample_by(now);
         }
+        let slices = self.workloads.table.slices();
+        let is_reached = |slice: &SliceThreshold| {
+            let handle = slices.iter().find(|(_, it)| it.handle.id() == slice.cgroup).map(|(_, it)| &it.handle);
+            handle.is_some_and(|handle| handle.usage().is_ok_and(|usage| usage >= slice.usage))
+        };
+        if armed.slices.iter().any(is_reached) {
+            self.schedule.sample_by(now);
+        }
         if self.watches_tasks()
             && let (Some(Ok(after)), Some(armed)) = (self.sampler.tasks(), tasks)
             && after.tasks >= armed.count.into()
@@ -172,9 +180,59 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{SLICE, Scene};
+    use super::super::testing::{SLICE, Scene, slice_policy};
     use super::*;
+    use crate::record::Cause;
+    use arrayvec::ArrayVec;
     use plimsoll_node::clock::monotonic;
+    use plimsoll_sense::{Descriptor, Generation, MAX_DESCRIPTORS, SenseError, Source, WakeList};
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::{Arc, OnceLock};
+
+    /// Once armed, so much is charged to the slice.
+    #[derive(Default)]
+    struct Charged(Arc<OnceLock<(PathBuf, u64)>>);
+
+    impl Source for Charged {
+        fn kind(&self) -> Kind {
+            Kind::Ebpf
+        }
+
+        fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+            ArrayVec::new()
+        }
+
+        fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+            Ok(())
+        }
+
+        fn arm(&mut self, armed: &ArmedThresholds) -> Result<Generation, SenseError> {
+            if let Some((file, bytes)) = self.0.get() {
+                assert_eq!(armed.slices.len(), 1, "it was below its threshold before");
+                fs::write(file, format!("{bytes}\n")).expect("a file");
+            }
+            Ok(Generation(1))
+        }
+    }
+
+    #[test]
+    fn a_slice_that_reached_its_threshold_before_it_was_armed_is_sampled_again() {
+        let threshold = Bytes::mib(SLICE - 10).0;
+        for (bytes, is_due) in [(threshold - 4096, false), (threshold, true)] {
+            let source = Charged::default();
+            let charged = Arc::clone(&source.0);
+            let mut scene = Scene::woken_by(source, slice_policy(1));
+            scene.uses("slice", 1);
+            scene.sample();
+            charged.set((scene.file("slice", "memory.current"), bytes)).expect("it is set once");
+            scene.watch.schedule.sampled();
+            let (now, all) = (monotonic(), Bytes::mib(SLICE));
+            let memory = MemoryReading { capacity: all, kubelet_available: all, mem_available: Some(all) };
+            scene.watch.rearm(&Trigger::of(Cause::Timer, now), (&memory, None), true, now);
+            assert_eq!(scene.watch.schedule.is_sample_due(now), is_due, "{bytes}");
+        }
+    }
 
     #[test]
     fn a_slice_is_not_armed_where_the_next_attempt_to_charge_would_submit_an_event() {

@@ -275,11 +275,11 @@ impl Watch {
                     self.thaw(cgroup, now);
                 }
             }
-            Done::CacheRead { cgroup, cache } => {
+            Done::CacheRead { cgroup, requested, cache } => {
                 if let Some(cache) = cache {
                     self.workloads.table.set_cache(cgroup, cache);
                 }
-                if self.figures.answered(cgroup) {
+                if self.figures.answered(cgroup, requested) {
                     trigger.because(Cause::FollowUp);
                 }
             }

@@ -160,7 +160,7 @@ impl Watch {
     pub(super) fn follow_evictions(&mut self, now: MonotonicNs) {
         let mut reached = ArrayVec::<(CgroupId, EvictionStep), MOST_EVICTIONS>::new();
         let table = &self.workloads.table;
-        self.evictions.rows.retain(|row| {
+        self.evictions.retain(|row| {
             let Eviction { cgroup, step, .. } = row.eviction;
             let workload = table.of(&[Some(cgroup)]).and_then(|key| table.get(key));
             let is_left = workload.is_none_or(|workload| workload.termination == Termination::Stays);

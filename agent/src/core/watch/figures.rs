@@ -131,19 +131,21 @@ impl Figures {
             return true;
         }
         self.read.retain(|figure| figure.cgroup != cgroup && (!figure.is_answered || figure.requested >= oldest));
-        if self.read.is_full() || worker.submit(Job::ReadCache(Arc::clone(handle))).is_err() {
+        if self.read.is_full() || worker.submit(Job::ReadCache(Arc::clone(handle), now)).is_err() {
             return false;
         }
         self.read.push(Figure { cgroup, requested: now, is_answered: false });
         true
     }
 
-    /// The worker has read a cgroup. Gives whether that was the last one that is waited for.
-    pub(super) fn answered(&mut self, cgroup: CgroupId) -> bool {
+    /// The worker has read a cgroup, as was requested at that time. Gives whether that was the last one that is waited for.
+    pub(super) fn answered(&mut self, cgroup: CgroupId, requested: MonotonicNs) -> bool {
         self.is_stuck = false;
         // Outside of a shortage, what is charged shows when a cgroup is to be read again.
         self.is_ahead |= self.waits.is_some();
-        if let Some(figure) = self.read.iter_mut().find(|figure| figure.cgroup == cgroup) {
+        // The answer to an older request, which was outdated by an event meanwhile, may be older than that event.
+        let answers = |figure: &&mut Figure| figure.cgroup == cgroup && figure.requested == requested;
+        if let Some(figure) = self.read.iter_mut().find(answers) {
             figure.is_answered = true;
         }
         !self.is_pending()

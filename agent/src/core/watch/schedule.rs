@@ -40,6 +40,8 @@ pub(super) struct Schedule {
     next_slow: Option<MonotonicNs>,
     next_ask: MonotonicNs,
     next_sample: Option<MonotonicNs>,
+    /// When to read what was submitted without a wake.
+    next_drain: Option<MonotonicNs>,
     below_pace: Duration,
     /// When the last sample was taken because tasks stalled or reclaimed.
     stall_sampled: Option<MonotonicNs>,
@@ -58,6 +60,7 @@ impl Schedule {
             next_slow: slow.map(|slow| now.after(slow)),
             next_ask: now.after(ASK_PACE),
             next_sample: Some(now),
+            next_drain: None,
             below_pace: BELOW_PACE,
             stall_sampled: None,
             cost: Duration::ZERO,
@@ -87,6 +90,16 @@ impl Schedule {
             self.next_slow = self.slow.map(|slow| now.after(self.paced(slow, SHARE)));
         }
         is_due
+    }
+
+    /// Reads what was submitted without a wake at `at` at the latest.
+    pub(super) fn drain_by(&mut self, at: MonotonicNs) {
+        self.next_drain.get_or_insert(at);
+    }
+
+    /// Whether that is to be read now.
+    pub(super) fn take_drain(&mut self, now: MonotonicNs) -> bool {
+        self.next_drain.take_if(|at| *at <= now).is_some()
     }
 
     /// Whether the kernel is to be asked now for what comes by no event. Nothing wakes the thread for that alone: its
@@ -181,7 +194,7 @@ impl Schedule {
 
     /// The earliest of the times that were set.
     pub(super) fn due(&self) -> Option<MonotonicNs> {
-        [self.next_sample, self.next_slow, self.end.map(|(by, _)| by)].into_iter().flatten().min()
+        [self.next_sample, self.next_slow, self.next_drain, self.end.map(|(by, _)| by)].into_iter().flatten().min()
     }
 
     #[cfg(test)]
@@ -275,6 +288,16 @@ mod tests {
             schedule.fork_room(room, at(100));
             assert_eq!(schedule.next_sample(), Some(at(100 + ms)), "{room}");
         }
+    }
+
+    #[test]
+    fn what_comes_without_a_wake_is_read_by_the_first_time_that_was_set_and_once() {
+        let mut schedule = Schedule::new(None, at(0));
+        schedule.sampled();
+        schedule.drain_by(at(10));
+        schedule.drain_by(at(12));
+        assert_eq!(schedule.due(), Some(at(10)));
+        assert!(!schedule.take_drain(at(9)) && schedule.take_drain(at(10)) && !schedule.take_drain(at(20)));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use plimsoll_state::{Kept, Record as RunRecord, StoppedProcesses};
 use plimsoll_units::{Bytes, MonotonicNs};
 use rustix::event::epoll;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How long victims and figures have, by the clock of a test: however busy the machine is, none comes to the end of it but
@@ -94,7 +95,7 @@ impl Scene {
             brakes: Brakes::with_capacity(BrakeLimits::of(2, Bytes(4096), Bytes::mib(2)), 4, stopped),
             held: Holding::new(HOLD, held),
             kills: Kills::with_capacity(
-                KillLimits { patience: PATIENCE, pause: Duration::MAX, ..KillLimits::default() },
+                KillLimits { patience: PATIENCE, extensions: 0, pause: Duration::MAX, ..KillLimits::default() },
                 4,
             ),
             doubtful: Vec::new(),
@@ -206,8 +207,12 @@ impl Scene {
         }
     }
 
+    pub(super) fn file(&self, name: &str, file: &str) -> PathBuf {
+        self.tree.path().join(name).join(file)
+    }
+
     pub(super) fn write(&self, name: &str, file: &str, text: &str) {
-        fs::write(self.tree.path().join(name).join(file), text).expect("writable");
+        fs::write(self.file(name, file), text).expect("writable");
     }
 
     pub(super) fn uses(&self, name: &str, mib: u64) {
@@ -215,7 +220,7 @@ impl Scene {
     }
 
     pub(super) fn text(&self, name: &str, file: &str) -> String {
-        fs::read_to_string(self.tree.path().join(name).join(file)).expect("readable").trim_end().to_owned()
+        fs::read_to_string(self.file(name, file)).expect("readable").trim_end().to_owned()
     }
 
     /// Samples, and waits until what that led to is done.

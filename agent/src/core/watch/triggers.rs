@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use arrayvec::ArrayVec;
 use plimsoll_act::{KillPoint, reached};
 use plimsoll_inventory::IncidentKind;
-use plimsoll_sense::{Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
+use plimsoll_sense::{CGROUP_PACE, Interest, Kind, LINEAGE, MAX_DESCRIPTORS, SenseError, Source, Wake, WakeList};
 use plimsoll_units::{CgroupId, MonotonicNs};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -319,7 +319,11 @@ impl Watch {
                 self.arming.silence_tasks(trigger.awake);
                 self.reporting.send(MachineRecord::Tasks { count, at, pid: tgid });
             }
-            Wake::Cgroup { id, .. } => self.workloads.handle.sight_event(id),
+            Wake::Cgroup { id, .. } => {
+                self.workloads.handle.sight_event(id);
+                // A container's cgroup follows that of its monitor within milliseconds.
+                self.schedule.drain_by(trigger.awake.after(CGROUP_PACE));
+            }
             Wake::Stopped { tgid, slice, at } => {
                 self.enforcement.kernel_brake.stopped(at);
                 reached(KillPoint::KernelStopSeen);

@@ -136,6 +136,13 @@ impl Evictions {
         }
     }
 
+    /// Forgets the evictions of which this is false.
+    pub(super) fn retain(&mut self, is_kept: impl FnMut(&mut Row) -> bool) {
+        let count = self.rows.len();
+        self.rows.retain(is_kept);
+        self.is_changed |= self.rows.len() < count;
+    }
+
     /// An eviction is decided. One of the same pod that is not over is the same one.
     pub(super) fn decide(&mut self, new: Eviction, now: MonotonicNs) {
         let is_same = |row: &&mut Row| row.eviction.uid == new.uid && !row.eviction.step.is_over();

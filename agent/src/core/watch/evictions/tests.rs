@@ -262,6 +262,8 @@ fn one_that_is_not_followed_up_is_given_up_and_forgotten_once_that_is_on_a_disk(
     acknowledge(&mut scene, number, GivenUp, true);
     scene.watch.follow_evictions(now);
     assert!(!scene.watch.evictions.is_any());
+    assert_eq!(named(&mut scene, now), []);
+    assert_eq!(past(&scene).0, [], "the next core does not go on with it");
     scene.receive(News::KillSwitch(false));
     scene.sample();
     let (evictions, _) = past(&scene);

@@ -317,7 +317,9 @@ fn figures_are_read_again_after_an_event_and_after_an_older_one_came() {
     figures.begin();
     figures.read.push(Figure { cgroup, requested: at(1001), is_answered: false });
     assert!(!figures.is_new(cgroup, at(1002)) && figures.is_pending());
-    assert!(figures.answered(cgroup));
+    assert!(!figures.answered(cgroup, at(999)), "that was requested before the event");
+    assert!(!figures.is_new(cgroup, at(1002)) && figures.is_pending());
+    assert!(figures.answered(cgroup, at(1001)));
     for (now, is_new) in [(1002, true), (2001, true), (2002, false)] {
         assert_eq!(figures.is_new(cgroup, at(now)), is_new, "{now}");
     }

@@ -5,7 +5,7 @@ use super::*;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 use plimsoll_node::clock::monotonic;
-use plimsoll_sense::{CrossedThreshold, Descriptor, Generation, Kind, MAX_DESCRIPTORS};
+use plimsoll_sense::{CgroupChange, CrossedThreshold, Descriptor, Generation, Kind, MAX_DESCRIPTORS};
 use plimsoll_units::Pages;
 use std::fs;
 use std::sync::Arc;
@@ -202,6 +202,20 @@ impl Source for Unread {
             wakes.push(Wake::ReclaimStarted { by: plimsoll_sense::Reclaimer::Direct, node: None, at: monotonic() });
         }
         Ok(())
+    }
+}
+
+#[test]
+fn what_follows_an_event_of_a_cgroup_is_read_a_pace_later() {
+    let unread = Arc::new(AtomicU32::new(0));
+    let mut scene = Scene::woken_by(Unread(eventfd().expect("a descriptor"), Arc::clone(&unread)), slice_policy(1));
+    let event = Wake::Cgroup { id: CgroupId(7), change: CgroupChange::Created, at: monotonic() };
+    let now = monotonic();
+    scene.watch.notice(&event, &mut Trigger::new(now));
+    unread.store(3, Ordering::Relaxed);
+    for (after, left) in [(Duration::ZERO, 3), (CGROUP_PACE, 0)] {
+        scene.watch.turn(&[], now.after(after));
+        assert_eq!(unread.load(Ordering::Relaxed), left, "{after:?}");
     }
 }
 
