@@ -1,4 +1,4 @@
-//! Frozen cgroups: each with an owner and a deadline, each undone.
+//! Frozen cgroups: each with a deadline, each undone.
 //!
 //! A freeze and a thaw are written by a worker, because both wait for a lock of all cgroups. Where the freeze waits for
 //! longer than that, the cgroup's processes are stopped one by one, and continued once it is written.
@@ -61,13 +61,9 @@ impl BrakeLimits {
 
     /// What is known of growth when it is frozen.
     const fn growth(&self, now: MonotonicNs) -> Growth {
-        if self.is_judged { Growth::Unread(now) } else { Growth::Unknown }
+        if self.is_judged { Growth::Unread { frozen: now } } else { Growth::Unknown }
     }
 }
-
-/// The purpose of a brake. The meaning is the caller's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner(pub u32);
 
 /// Why a cgroup was not frozen. Nothing was left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,8 +118,6 @@ pub enum BrakeEvent {
     Thawed {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// What it was frozen for.
-        owner: Owner,
         /// How long it was frozen.
         held: Duration,
     },
@@ -132,8 +126,6 @@ pub enum BrakeEvent {
     StillGrows {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// What it was frozen for.
-        owner: Owner,
         /// By how much it grew.
         grown: Bytes,
     },
@@ -141,8 +133,6 @@ pub enum BrakeEvent {
     Gone {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// What it was frozen for.
-        owner: Owner,
         /// When that was requested.
         since: MonotonicNs,
     },
@@ -150,8 +140,6 @@ pub enum BrakeEvent {
     ThawFailed {
         /// The cgroup.
         handle: Arc<Handle>,
-        /// What it was frozen for.
-        owner: Owner,
         /// What the kernel answered.
         fault: Fault,
     },
@@ -159,12 +147,12 @@ pub enum BrakeEvent {
 
 #[derive(Clone, Copy, Debug)]
 enum Growth {
-    /// Its usage was not read since it was frozen, which was then.
-    Unread(MonotonicNs),
-    /// Read at this time, with the first reading.
-    Judged(MonotonicNs, Bytes),
-    /// Likewise, and it had grown too much by then, to this.
-    Suspected(MonotonicNs, Bytes, Bytes),
+    /// Its usage was not read since it was frozen.
+    Unread { frozen: MonotonicNs },
+    /// It has not grown too much since the first reading.
+    Judged { read: MonotonicNs, first: Bytes },
+    /// It had grown too much at the last reading.
+    Suspected { read: MonotonicNs, first: Bytes, last: Bytes },
     /// It grows.
     Confirmed,
     /// It has no usage of its own.
@@ -185,7 +173,6 @@ enum Stage {
 #[derive(Debug)]
 struct Brake {
     handle: Arc<Handle>,
-    owner: Owner,
     since: MonotonicNs,
     deadline: MonotonicNs,
     stage: Stage,
@@ -212,7 +199,6 @@ impl Brakes {
     pub fn brake(
         &mut self,
         handle: &Arc<Handle>,
-        owner: Owner,
         now: MonotonicNs,
         journal: &mut impl Journal,
         workers: &mut Workers,
@@ -235,7 +221,6 @@ impl Brakes {
         }
         self.table.push(Brake {
             handle: Arc::clone(handle),
-            owner,
             since: now,
             deadline: now.after(self.limits.hold),
             stage: Stage::Freezing,
@@ -370,9 +355,9 @@ impl Brakes {
                 Err(BrakeEvent::Refused { handle: Arc::clone(&brake.handle), fault })
             }
             Err(fault) => {
-                let Brake { handle, owner, since, .. } = self.take(index, journal);
+                let Brake { handle, since, .. } = self.take(index, journal);
                 Err(match fault {
-                    Fault::Gone => BrakeEvent::Gone { handle, owner, since },
+                    Fault::Gone => BrakeEvent::Gone { handle, since },
                     fault => BrakeEvent::Refused { handle, fault },
                 })
             }
@@ -394,13 +379,13 @@ impl Brakes {
         {
             *is_refused = true;
             brake.deadline = now.after(AGAIN);
-            return Some(BrakeEvent::ThawFailed { handle: Arc::clone(&brake.handle), owner: brake.owner, fault });
+            return Some(BrakeEvent::ThawFailed { handle: Arc::clone(&brake.handle), fault });
         }
-        let Brake { handle, owner, since, .. } = self.take(index, journal);
+        let Brake { handle, since, .. } = self.take(index, journal);
         reached(KillPoint::ThawRecorded);
         Some(match outcome {
-            Ok(()) => BrakeEvent::Thawed { handle, owner, held: now.since(since) },
-            Err(_) => BrakeEvent::Gone { handle, owner, since },
+            Ok(()) => BrakeEvent::Thawed { handle, held: now.since(since) },
+            Err(_) => BrakeEvent::Gone { handle, since },
         })
     }
 
@@ -418,8 +403,8 @@ impl Brakes {
         let usage = match brake.handle.usage() {
             Ok(usage) => usage,
             Err(Fault::Gone) => {
-                let Brake { handle, owner, since, .. } = self.take(index, journal);
-                return Some(BrakeEvent::Gone { handle, owner, since });
+                let Brake { handle, since, .. } = self.take(index, journal);
+                return Some(BrakeEvent::Gone { handle, since });
             }
             // Growth cannot be seen; the deadline stays.
             Err(_) => {
@@ -428,9 +413,9 @@ impl Brakes {
             }
         };
         brake.growth = brake.growth.with(usage, now, &self.limits);
-        let (Growth::Suspected(_, first, _), Growth::Confirmed) = (before, brake.growth) else { return None };
+        let (Growth::Suspected { first, .. }, Growth::Confirmed) = (before, brake.growth) else { return None };
         let grown = usage.saturating_sub(first);
-        Some(BrakeEvent::StillGrows { handle: Arc::clone(&brake.handle), owner: brake.owner, grown })
+        Some(BrakeEvent::StillGrows { handle: Arc::clone(&brake.handle), grown })
     }
 }
 
@@ -441,8 +426,8 @@ impl Brake {
             (Stage::Thawing { is_refused: false }, _) => return None,
             (Stage::Freezing, _) if self.is_stopped => self.deadline,
             (Stage::Freezing, _) => self.since.after(WRITES_WITHIN),
-            (Stage::Frozen, Growth::Unread(frozen)) => frozen.after(limits.settle),
-            (Stage::Frozen, Growth::Judged(read, _) | Growth::Suspected(read, ..)) => read.after(limits.watch),
+            (Stage::Frozen, Growth::Unread { frozen }) => frozen.after(limits.settle),
+            (Stage::Frozen, Growth::Judged { read, .. } | Growth::Suspected { read, .. }) => read.after(limits.watch),
             (Stage::Thawing { .. }, _) | (Stage::Frozen, Growth::Confirmed | Growth::Unknown) => self.deadline,
         };
         Some(next.min(self.deadline))
@@ -474,17 +459,17 @@ impl Growth {
     /// What another reading makes of it.
     fn with(self, usage: Bytes, now: MonotonicNs, limits: &BrakeLimits) -> Self {
         let (first, suspected) = match self {
-            Self::Unread(_) => return Self::Judged(now, usage),
-            Self::Judged(_, first) => (first, None),
-            Self::Suspected(_, first, last) => (first, Some(last)),
+            Self::Unread { .. } => return Self::Judged { read: now, first: usage },
+            Self::Judged { first, .. } => (first, None),
+            Self::Suspected { first, last, .. } => (first, Some(last)),
             Self::Confirmed | Self::Unknown => return self,
         };
         if suspected.is_some_and(|last| usage.saturating_sub(last) > limits.batch) {
             Self::Confirmed
         } else if usage.saturating_sub(first) > limits.in_flight {
-            Self::Suspected(now, first, usage)
+            Self::Suspected { read: now, first, last: usage }
         } else {
-            Self::Judged(now, first)
+            Self::Judged { read: now, first }
         }
     }
 }

@@ -18,7 +18,7 @@ mod signalling;
 mod testing;
 mod worker;
 
-pub use brake::{BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Owner};
+pub use brake::{BrakeEvent, BrakeLimits, BrakeRefused, Brakes};
 pub use journal::{Action, Intent, Journal, JournalFull, Step, StopJournal, StoppedProcess};
 pub use kill::{Begun, KillEvent, KillLimits, KillRefused, Kills, REGROWN};
 #[cfg(feature = "kill-points")]

@@ -130,6 +130,13 @@ impl Layout {
         layout
     }
 
+    /// The programs' names for all that is resolved.
+    #[cfg(test)]
+    pub(crate) fn globals() -> impl Iterator<Item = &'static str> {
+        let counters = COUNTERS.iter().map(|counter| counter.global);
+        counters.chain(MEMBERS.iter().map(|(name, _)| *name)).chain(CONSTRAINTS.iter().copied())
+    }
+
     /// The offset with the program's name `global`, where this kernel has it.
     pub(crate) fn offset(&self, global: &str) -> Option<u32> {
         self.offsets.iter().find(|(name, _)| *name == global).map(|(_, offset)| *offset).filter(|at| *at != NO_OFFSET)

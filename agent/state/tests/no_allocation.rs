@@ -2,7 +2,7 @@
 //! the allocations of the calling thread are counted.
 
 use allocation_counter::measure;
-use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits, Kills, Owner, Workers};
+use plimsoll_act::{Begun, BrakeEvent, BrakeLimits, Brakes, KillEvent, KillLimits, Kills, Workers};
 use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_node::{clock, limits, meminfo};
@@ -54,7 +54,7 @@ fn from_a_wake_to_a_kill_nothing_is_allocated() {
         handle.usage().expect("readable");
         handle.tasks().expect("readable");
         assert!(handle.populated().expect("readable"));
-        brakes.brake(&handle, Owner(1), now, &mut record, &mut workers).expect("room");
+        brakes.brake(&handle, now, &mut record, &mut workers).expect("room");
         // As where the freeze waits, so that its processes are stopped one by one.
         assert!(brakes.poll(now.after(Duration::from_millis(5)), &mut record, &mut workers).is_none());
         let begun = kills.begin(&handle, now, &mut record, &mut workers);

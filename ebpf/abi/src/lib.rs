@@ -133,7 +133,7 @@ pub struct StoppedSlot {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct StallSlot {
-    /// When the window began.
+    /// When the window began, in nanoseconds of the monotonic clock.
     pub window_at: u64,
     /// In this window, in nanoseconds.
     pub window_ns: u64,
@@ -151,7 +151,7 @@ pub struct ThresholdRecord {
     pub threshold: u32,
     /// The generation that this answers.
     pub generation: u64,
-    /// When, on the monotonic clock.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// Available pages by the kubelet's reading.
     pub kubelet: u64,
@@ -178,7 +178,7 @@ pub struct ReclaimRecord {
     pub kind: u32,
     /// One of [`reclaimer`].
     pub by: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The memory node, [`ABSENT`] where unknown.
     pub node: u64,
@@ -192,7 +192,7 @@ pub struct StallRecord {
     pub kind: u32,
     /// Zero.
     pub reserved: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The cgroup.
     pub cgroup: u64,
@@ -208,9 +208,9 @@ pub struct OomRecord {
     pub kind: u32,
     /// One of [`scope`].
     pub scope: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// The victim's process id.
+    /// The victim's process id, or [`ABSENT`].
     pub victim: u64,
     /// The victim's cgroup, or [`ABSENT`].
     pub cgroup: u64,
@@ -236,7 +236,7 @@ pub struct TaskRecord {
     pub count: u32,
     /// The generation that this answers.
     pub generation: u64,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The forking process.
     pub tgid: u64,
@@ -252,7 +252,7 @@ pub struct CgroupRecord {
     pub kind: u32,
     /// One of [`change`].
     pub change: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// Which.
     pub id: u64,
@@ -266,7 +266,7 @@ pub struct StoppedRecord {
     pub kind: u32,
     /// The process.
     pub tgid: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The marked slice.
     pub slice: u64,
@@ -280,7 +280,7 @@ pub struct BareRecord {
     pub kind: u32,
     /// Zero.
     pub reserved: u32,
-    /// When.
+    /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
 }
 

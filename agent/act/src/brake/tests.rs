@@ -31,7 +31,7 @@ impl Scene {
     }
 
     fn brake(&mut self, fake: &Fake, at: u64) -> Result<(), BrakeRefused> {
-        self.brakes.brake(&fake.handle, Owner(7), ms(at), &mut self.book, &mut self.workers)
+        self.brakes.brake(&fake.handle, ms(at), &mut self.book, &mut self.workers)
     }
 
     fn poll(&mut self, at: u64) -> Option<BrakeEvent> {
@@ -159,10 +159,7 @@ fn a_brake_is_undone_at_its_deadline() {
         assert!(scene.poll(at).is_none(), "{at}");
     }
     let event = scene.result(2100);
-    assert!(
-        matches!(&event, BrakeEvent::Thawed { owner: Owner(7), held, .. } if *held == Duration::from_secs(2)),
-        "{event:?}"
-    );
+    assert!(matches!(&event, BrakeEvent::Thawed { held, .. } if *held == Duration::from_secs(2)), "{event:?}");
     assert_eq!(fake.text("cgroup.freeze"), "0");
     assert!(scene.book.is_clear());
     assert!(scene.poll(9000).is_none());

@@ -169,10 +169,22 @@ fn short(config: &Config, plan: &Plan, why: Why) -> Option<Short> {
     }
 }
 
-/// In which order crossed thresholds are acted on: those for which something can be done first; hard before soft, so
-/// that no soft one ever delays a hard one; then memory before the rest, as the kubelet does; of memory, evicting
-/// before reclaiming, and the one that misses more; then as configured.
-type Turns = (bool, ThresholdKind, bool, bool, Reverse<Amount>, u32);
+/// In which order crossed thresholds are acted on: by these fields, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Precedence {
+    /// Those for which something can be done come first.
+    is_passive: bool,
+    /// Hard before soft, so that no soft one ever delays a hard one.
+    kind: ThresholdKind,
+    /// Memory before the rest, as the kubelet does.
+    is_other: bool,
+    /// Of memory, evicting before reclaiming,
+    reclaims: bool,
+    /// and the one that misses more.
+    missing: Reverse<Amount>,
+    /// Then as configured.
+    index: u32,
+}
 
 /// What one turn decides about.
 struct Turn<'a> {
@@ -194,9 +206,9 @@ impl Turn<'_> {
         let mut without_victim = None;
         let mut waiting = None;
         let for_limits = plan.actions.len();
-        while let Some(turns) = self.next_after(before, plan) {
-            before = Some(turns);
-            let index = turns.5;
+        while let Some(next) = self.next_after(before, plan) {
+            before = Some(next);
+            let index = next.index;
             let outcome = self.act_on(index, plan);
             if plan.actions.len() > for_limits {
                 (plan.outcome, plan.acting) = (outcome, Some(index));
@@ -211,7 +223,8 @@ impl Turn<'_> {
             plan.ranked.clear();
         }
         match (without_victim, waiting) {
-            // What the plan says of workloads is about the first threshold that found no victim.
+            // What the plan says of workloads is about the first threshold that found no victim. It finds none again: the plan
+            // is as it was then.
             (Some((outcome, acting)), _) => {
                 self.act_on(acting, plan);
                 (plan.outcome, plan.acting) = (outcome, Some(acting));
@@ -239,8 +252,8 @@ impl Turn<'_> {
     }
 
     /// The next threshold to act on.
-    fn next_after(&mut self, before: Option<Turns>, plan: &Plan) -> Option<Turns> {
-        let mut next: Option<Turns> = None;
+    fn next_after(&mut self, before: Option<Precedence>, plan: &Plan) -> Option<Precedence> {
+        let mut next: Option<Precedence> = None;
         for (index, status) in (0_u32..).zip(&plan.thresholds).filter(|(_, status)| status.is_met) {
             let Some(short) = short(self.config, plan, status.why) else { continue };
             let kind = kind_of(self.config, plan, status.why);
@@ -254,9 +267,10 @@ impl Turn<'_> {
             let is_memory = short.resource() == Resource::Memory;
             let reclaims = is_memory && step != Some(Step::Evict);
             let missing = if is_memory { status.missing() } else { Amount::ZERO };
-            let turns = (is_passive, kind, !is_memory, reclaims, Reverse(missing), index);
-            if before.is_none_or(|before| turns > before) {
-                next = Some(next.map_or(turns, |next| next.min(turns)));
+            let missing = Reverse(missing);
+            let own = Precedence { is_passive, kind, is_other: !is_memory, reclaims, missing, index };
+            if before.is_none_or(|before| own > before) {
+                next = Some(next.map_or(own, |next| next.min(own)));
             }
         }
         next

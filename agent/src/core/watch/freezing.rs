@@ -15,7 +15,7 @@ use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
 use super::super::episode;
 use super::Watch;
 use super::enforcement::errno_of;
-use super::scopes::{owner_of, past_hard_threshold};
+use super::scopes::past_hard_threshold;
 use super::triggers::Trigger;
 use crate::record::{Braked, Cause, EnforcementRecord, Refused, ThresholdRecord, fitting};
 
@@ -62,9 +62,9 @@ impl Watch {
                 continue;
             }
             let short = self.scopes.first_short(&self.engine.policy, workload.facts.slices);
-            let Some((scope, past_threshold)) = short else { continue };
+            let Some((_, past_threshold)) = short else { continue };
             let handle = Arc::clone(&workload.facts.handle);
-            self.freeze(&handle, scope, past_threshold);
+            self.freeze(&handle, past_threshold);
         }
     }
 
@@ -91,20 +91,20 @@ impl Watch {
             let Some(workload) = self.workloads.table.get(ranked.key) else { continue };
             if ranked.grew && !is_refused && workload.termination == Termination::Stays && workload.may_freeze() {
                 let handle = Arc::clone(&workload.facts.handle);
-                self.freeze(&handle, scope, past);
+                self.freeze(&handle, past);
             }
         }
     }
 
-    /// Freezes a cgroup for `scope`, whose memory is this far below its threshold.
-    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, scope: Scope, past_threshold: Bytes) {
+    /// Freezes a cgroup, where memory is this far below its threshold.
+    pub(super) fn freeze(&mut self, handle: &Arc<Handle>, past_threshold: Bytes) {
         let now = monotonic();
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         if enforcer.held.holds(handle.id()) {
             return;
         }
         let brakes = &mut enforcer.brakes;
-        let what = match brakes.brake(handle, owner_of(scope), now, &mut enforcer.record, &mut enforcer.workers) {
+        let what = match brakes.brake(handle, now, &mut enforcer.record, &mut enforcer.workers) {
             // Reported when it is written.
             Ok(()) => return self.scopes.episodes.stopping(past_threshold, now),
             Err(BrakeRefused::Already) => return,

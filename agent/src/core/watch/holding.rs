@@ -11,7 +11,7 @@
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
-use plimsoll_act::{BrakeEvent, BrakeRefused, Brakes, Done, Owner, Workers};
+use plimsoll_act::{BrakeEvent, BrakeRefused, Brakes, Done, Workers};
 use plimsoll_node::Fault;
 use plimsoll_policy::Uid;
 use plimsoll_state::Record as RunRecord;
@@ -28,8 +28,6 @@ pub(in crate::core) const MOST_HELD: usize = 16;
 const STANDS: Duration = Duration::from_secs(30);
 /// How long it is left where there is no room for what is requested.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Holds have a table of their own, and one purpose.
-const OWNER: Owner = Owner(0);
 
 /// How far a hold has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +233,7 @@ impl Watch {
                 continue;
             };
             let handle = &workload.facts.handle;
-            let refused = match held.brakes.brake(handle, OWNER, now, &mut enforcer.record, &mut enforcer.workers) {
+            let refused = match held.brakes.brake(handle, now, &mut enforcer.record, &mut enforcer.workers) {
                 Ok(()) | Err(BrakeRefused::Already) => {
                     held.rows[place].stage = Stage::Holds(now.after(held.most));
                     place += 1;

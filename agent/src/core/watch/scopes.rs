@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
-use plimsoll_act::Owner;
 use plimsoll_policy::kubelet::{Condition, Conditions, Threshold};
 use plimsoll_policy::{Config as Policy, MemoryReading, Reclaimed, Scope, SliceId, SliceSet};
 use plimsoll_sense::MAX_SLICES;
@@ -197,11 +196,6 @@ pub(super) fn hard_threshold(policy: &Policy, scope: Scope, capacity: Bytes) -> 
 /// How far memory is below `threshold`, by the kernel's own reading or by the only one there is.
 pub(super) fn past(memory: &MemoryReading, threshold: Bytes) -> Bytes {
     threshold.saturating_sub(memory.kernel())
-}
-
-/// As the purpose of a brake.
-pub(super) fn owner_of(scope: Scope) -> Owner {
-    Owner(u32::try_from(index_of(scope)).unwrap_or(0))
 }
 
 /// The node, then the slices in their order.

@@ -247,7 +247,7 @@ impl Scene {
 
     /// Freezes a cgroup for the slice, and waits until that is written.
     pub(super) fn freeze(&mut self, handle: &Arc<Handle>) {
-        self.watch.freeze(handle, SLICE_SCOPE, Bytes::ZERO);
+        self.watch.freeze(handle, Bytes::ZERO);
         self.settle();
     }
 

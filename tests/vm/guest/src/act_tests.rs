@@ -9,8 +9,8 @@ use crate::machine::{self, named, wait_for};
 use crate::suite;
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_act::{
-    Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Owner, Reclaimed,
-    Worker, Workers,
+    Begun, BrakeEvent, BrakeLimits, BrakeRefused, Brakes, Done, Job, KillEvent, KillLimits, Kills, Reclaimed, Worker,
+    Workers,
 };
 use plimsoll_inventory::{Bounds, Patterns, Protected, discover};
 use plimsoll_node::boot::BootId;
@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-const OWNER: Owner = Owner(1);
 
 /// Everything that acts, with its record.
 pub(crate) struct Hand {
@@ -60,7 +59,7 @@ impl Hand {
 
     /// Requests a freeze.
     pub(crate) fn request_brake(&mut self, handle: &Arc<Handle>) -> Result<(), BrakeRefused> {
-        self.brakes.brake(handle, OWNER, clock::monotonic(), &mut self.record, &mut self.workers)
+        self.brakes.brake(handle, clock::monotonic(), &mut self.record, &mut self.workers)
     }
 
     /// Freezes, and waits until that is written.

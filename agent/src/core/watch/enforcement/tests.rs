@@ -264,8 +264,7 @@ fn what_an_earlier_process_froze_is_forgotten_once_it_is_thawed_unless_it_is_hel
         let intent = plimsoll_act::Intent { step, cgroup, path, since, by_parts: false };
         enforcer.record.write(intent).expect("room");
         if name == "anew" {
-            let (owner, now) = (plimsoll_act::Owner(0), monotonic());
-            enforcer.brakes.brake(&handle, owner, now, &mut enforcer.record, &mut enforcer.workers).expect("room");
+            enforcer.brakes.brake(&handle, monotonic(), &mut enforcer.record, &mut enforcer.workers).expect("room");
         }
     }
     let [left, anew] = ["left", "anew"].map(|name| scene.open(name).id());

@@ -1,7 +1,7 @@
 //! Evicted pods are kept frozen, and by what that ends.
 
 use super::super::News;
-use super::super::testing::{HOLD, SLICE, SLICE_SCOPE, Scene};
+use super::super::testing::{HOLD, SLICE, Scene};
 use super::super::triggers::Ready;
 use super::super::{End, Stopping};
 use super::*;
@@ -221,7 +221,7 @@ fn a_brake_is_undone_first_and_what_is_held_is_not_braked() {
     assert_eq!((rig.frozen().as_str(), rig.steps()), ("1", vec![Step::Frozen]));
     assert!(rig.scene.watch.enforcement.holds_down() && !rig.scene.watch.enforcement.holds());
     rig.scene.frames();
-    rig.scene.watch.freeze(&rig.handle, SLICE_SCOPE, Bytes::ZERO);
+    rig.scene.watch.freeze(&rig.handle, Bytes::ZERO);
     assert_eq!(rig.scene.brakes(), [], "no other program froze it");
     rig.scene.watch.thaw_all(monotonic());
     rig.scene.settle();
