@@ -174,14 +174,18 @@ pub(super) fn recover() -> Result<()> {
 }
 
 /// earlyoom(1): SIGTERM below PERCENT of what user space can have (MemAvailable and AnonPages), SIGKILL below the half of
-/// it, from 1.8 on; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100` has it act on
-/// available memory whatever swap is free. `--prefer` and `--avoid` are empty in Debian's configuration.
+/// it, from 1.8 on; `-M` would be a part of all memory, and so act later than at the size that it names. `-s 100,100` has both
+/// act on available memory whatever swap is free: with `-s 100`, SIGKILL would wait until half of swap is in use. `--prefer` and
+/// `--avoid` are empty in Debian's configuration.
 fn earlyoom(threshold_bytes: u64, anonymous_bytes: u64) -> Result<Running> {
     let is_of_user_memory = is_of_user_memory(&package_version("earlyoom")?)?;
     let whole = if is_of_user_memory { threshold_bytes + anonymous_bytes } else { meminfo("MemTotal")? };
-    let percent = percent(threshold_bytes, whole);
-    set(EARLYOOM, &format!("EARLYOOM_ARGS=\"-r 3600 -m {percent} -s 100\"\n"))?;
+    set(EARLYOOM, &earlyoom_arguments(&percent(threshold_bytes, whole)))?;
     Unit::start("earlyoom.service", "sending SIGTERM when mem").map(Running::Unit)
+}
+
+fn earlyoom_arguments(percent: &str) -> String {
+    format!("EARLYOOM_ARGS=\"-r 3600 -m {percent} -s 100,100\"\n")
 }
 
 /// Whether an earlyoom of this version has a percentage of what user space can have; before 1.8 it is of all memory.
@@ -204,22 +208,26 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// nohang(8), in the configuration that it ships for machines without a desktop. It acts where both available memory and
-/// free swap are below their thresholds: 100 % of swap has it act on available memory alone, as `-s 100` has earlyoom. At the hard
-/// threshold it sends SIGKILL at once.
+/// free swap are below their thresholds: 100 % of swap has it act on available memory alone, as `-s 100,100` has earlyoom.
 fn nohang(threshold_bytes: u64) -> Result<Running> {
-    let memory = format!("{} M", threshold_bytes / MIB);
     let text = fs::read_to_string(NOHANG).with_context(|| format!("cannot read {NOHANG}"))?;
-    let text = with_values(
-        &text,
+    set(NOHANG, &nohang_configuration(&text, threshold_bytes)?)?;
+    Unit::start("nohang.service", "Monitoring has started!").map(Running::Unit)
+}
+
+/// The configuration with the soft threshold, below which it sends SIGTERM, at this one, and the hard one, below which it sends
+/// SIGKILL, at the same part of it as where it is installed: 2 % to 5 %.
+fn nohang_configuration(text: &str, threshold_bytes: u64) -> Result<String> {
+    let [soft, hard] = [threshold_bytes, threshold_bytes * 2 / 5].map(|bytes| format!("{} M", bytes / MIB));
+    with_values(
+        text,
         &[
-            ("soft_threshold_min_mem", &memory),
-            ("hard_threshold_min_mem", &memory),
+            ("soft_threshold_min_mem", &soft),
+            ("hard_threshold_min_mem", &hard),
             ("soft_threshold_min_swap", "100 %"),
             ("hard_threshold_min_swap", "100 %"),
         ],
-    )?;
-    set(NOHANG, &text)?;
-    Unit::start("nohang.service", "Monitoring has started!").map(Running::Unit)
+    )
 }
 
 /// The configuration with other values for these keys, each of which has to be there once.
@@ -282,6 +290,20 @@ mod tests {
         assert_eq!(changed, "    Key: soft\nsoft = 100 M\nhard = 100 M\nwarn = 20 %\n@RE 200 /// ^(a|b)$\n");
         assert!(with_values(text, &[("missing", "1")]).is_err());
         assert!(with_values("a = 1\na = 2\n", &[("a", "3")]).is_err());
+    }
+
+    #[test]
+    fn earlyoom_acts_on_available_memory_alone_with_either_signal() {
+        assert_eq!(earlyoom_arguments("10.764"), "EARLYOOM_ARGS=\"-r 3600 -m 10.764 -s 100,100\"\n");
+    }
+
+    #[test]
+    fn nohang_asks_at_the_threshold_and_kills_at_two_fifths_of_it() {
+        let installed = "soft_threshold_min_mem = 5 %\nsoft_threshold_min_swap = 10 %\nhard_threshold_min_mem = 2 %\n\
+                         hard_threshold_min_swap = 4 %\nmax_soft_exit_time = 10\n";
+        let changed = "soft_threshold_min_mem = 50 M\nsoft_threshold_min_swap = 100 %\nhard_threshold_min_mem = 20 M\n\
+                       hard_threshold_min_swap = 100 %\nmax_soft_exit_time = 10\n";
+        assert_eq!(nohang_configuration(installed, 50 * MIB).unwrap(), changed);
     }
 
     #[test]
