@@ -1,7 +1,10 @@
 //! What all processes of a workload together had filled when.
 
-use crate::measure::{filled_at, past, rate_before};
+use crate::measure::{filled_at, past};
 use crate::record::Filled;
+
+/// Over how long before the crossing a rate is taken.
+const RATE_NS: u64 = 100_000_000;
 
 /// The records of its processes; no record where what it does is not noted.
 #[derive(Default)]
@@ -18,9 +21,15 @@ impl Growth {
         Self { records, piece_bytes }
     }
 
-    /// Bytes a second over the tenth of a second before `at_ns`.
+    /// Bytes a second over the tenth of a second before `at_ns`, or over what there is of it. Of many processes each runs for
+    /// a small part of that: what they took is added up, and not how fast each was while it ran.
     pub(super) fn rate_before(&self, at_ns: u64) -> Option<u64> {
-        self.records.iter().filter_map(|record| rate_before(record, at_ns)).reduce(|one, other| one + other)
+        let first_ns = self.records.iter().filter_map(|record| Some(record.first()?.at_ns)).min()?;
+        let from_ns = at_ns.saturating_sub(RATE_NS).max(first_ns);
+        let span_ns = at_ns.checked_sub(from_ns).filter(|span_ns| *span_ns > 0)?;
+        let filled = |at_ns| self.records.iter().filter_map(|record| filled_at(record, at_ns)).sum::<u64>();
+        let grown = u128::from(filled(at_ns).saturating_sub(filled(from_ns)));
+        u64::try_from(grown * 1_000_000_000 / u128::from(span_ns)).ok()
     }
 
     /// What was taken after `at_ns` at most: all of the pieces that the processes were at.
@@ -30,7 +39,12 @@ impl Growth {
             None => record.last().map(|entry| entry.bytes),
         };
         let taken = self.records.iter().filter_map(of).reduce(|one, other| one + other);
-        taken.map(|taken| taken + self.piece_bytes * self.records.len() as u64)
+        Some(taken? + self.resolution_bytes()?)
+    }
+
+    /// By how much that may be too much: a piece of each process. Absent where nothing is noted.
+    pub(super) fn resolution_bytes(&self) -> Option<u64> {
+        (!self.records.is_empty()).then(|| self.piece_bytes * self.records.len() as u64)
     }
 
     /// When the last piece was filled.
@@ -62,12 +76,24 @@ mod tests {
         assert_eq!(growth.past(2000), Some(30 - 20 + 16 - 9 + 8));
         // The other had filled nothing by then.
         assert_eq!(growth.past(1000), Some(20 + 16 + 8));
-        assert_eq!(growth.rate_before(2000), Some(10_000_000 + 10_000_000));
+        assert_eq!(growth.resolution_bytes(), Some(8));
+    }
+
+    #[test]
+    fn a_rate_is_of_what_all_processes_took_in_the_same_time() {
+        let filled = |at_ns, bytes| Filled { at_ns, bytes };
+        // One after the other, each twice as fast as they are together.
+        let one = vec![filled(0, 0), filled(50_000_000, 100)];
+        let other = vec![filled(50_000_000, 0), filled(100_000_000, 100)];
+        assert_eq!(Growth::new(vec![one, other.clone()], 4).rate_before(100_000_000), Some(2000));
+        assert_eq!(Growth::new(vec![other.clone()], 4).rate_before(100_000_000), Some(2000), "of what there is of it");
+        assert_eq!(Growth::new(vec![other], 4).rate_before(50_000_000), None);
     }
 
     #[test]
     fn nothing_is_known_of_what_notes_nothing() {
         let growth = Growth::default();
         assert_eq!((growth.bytes(), growth.past(1), growth.last_ns(), growth.rate_before(1)), (None, None, None, None));
+        assert_eq!(growth.resolution_bytes(), None);
     }
 }

@@ -106,6 +106,8 @@ struct Measured {
     workload: String,
     swap: String,
     room_bytes: u64,
+    /// How long a round takes at most from the beginning of the growth: what had not happened by then is not known.
+    limit_ns: u64,
     seed: u64,
     versions: BTreeMap<String, String>,
     rounds: Vec<Round>,
@@ -206,6 +208,7 @@ pub(crate) fn main(arguments: &Arguments) -> Result<()> {
         workload: name(&arguments.workload),
         swap: name(&arguments.swap),
         room_bytes: arguments.room_mib * MIB,
+        limit_ns: u64::try_from(arguments.workload.limit().as_nanos())?,
         seed: arguments.seed,
         versions: versions()?,
         rounds: Vec::new(),

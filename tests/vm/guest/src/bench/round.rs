@@ -49,6 +49,8 @@ pub(super) struct Round {
     crossed_to_stopped_ns: Option<u64>,
     /// What was taken after the crossing at most; how far below the threshold memory was seen where that is not noted.
     past_threshold_bytes: Option<u64>,
+    /// By how much that may be too much. Absent where it is by samples.
+    past_resolution_bytes: Option<u64>,
     crossed_to_memory_back_ns: Option<u64>,
     /// The least that was available in any sample.
     lowest_available_bytes: Option<u64>,
@@ -58,6 +60,10 @@ pub(super) struct Round {
     victims: BTreeSet<String>,
     /// Those of them that are not the workload's, or where nothing had to be killed.
     wrong_victims: BTreeSet<String>,
+    /// Those that lost a process to the OOM killer, by the kernel's log.
+    victims_of_oom_killer: BTreeSet<String>,
+    /// Whether the rival's own cgroup lost one, to whatever.
+    rival_died: bool,
     /// Whether `explain`, asked on the way to the threshold, named the workload that the OOM killer chose first.
     predicted: Option<bool>,
     survivor_longest_stall_ns: Option<u64>,
@@ -140,6 +146,8 @@ impl Bench {
         // What it has before it grows is part of what some rivals are configured by.
         let mut workload = Workload::prepare(self.workload, threshold_bytes)?;
         let running = rival.start(threshold_bytes, self.anonymous_bytes.map_or_else(|| meminfo("AnonPages"), Ok)?)?;
+        // One that dies may have none any more.
+        let own = running.cgroup()?;
         let before = living::lasting()?;
         thread::sleep(Duration::from_millis(self.dice.below(rival.period_ms().max(1))));
         let (oom_before, mut log) = (machine::oom_kills()?, KernelLog::from_now()?);
@@ -181,7 +189,9 @@ impl Bench {
             killed_by: killed_by(oom_kills, !victims.is_empty(), rival),
             oom_kills,
             wrong_victims: wrong(&victims, self.workload.is_harmless()),
+            rival_died: has_died(own.as_ref().map(Cgroup::name), &victims),
             victims,
+            victims_of_oom_killer: chosen.iter().cloned().collect(),
             predicted: chosen.first().zip(expected).map(|(chosen, expected)| *chosen == expected),
             survivor_longest_stall_ns,
             ..Round::default()
@@ -338,6 +348,7 @@ impl Round {
         self.crossed_to_stopped_ns = back_ns.and(stopped_ns).map(after);
         let deepest = lowest.map(|sample| self.threshold_bytes.saturating_sub(sample.bytes));
         self.past_threshold_bytes = growth.past(crossed).or(deepest);
+        self.past_resolution_bytes = growth.resolution_bytes();
     }
 }
 
@@ -377,6 +388,11 @@ fn killed_by(oom_kills: u64, has_victims: bool, rival: Rival) -> Option<&'static
         0 if has_victims && rival != Rival::OomKiller => Some(RIVAL),
         0 => None,
     }
+}
+
+/// Whether what ran in this cgroup is among the victims.
+fn has_died(cgroup: Option<&str>, victims: &BTreeSet<String>) -> bool {
+    cgroup.is_some_and(|cgroup| victims.contains(cgroup))
 }
 
 /// The cgroups of these processes. Of those that began in the round all were the workload's.
@@ -461,6 +477,13 @@ mod tests {
     }
 
     #[test]
+    fn a_rival_has_died_whose_own_cgroup_lost_a_process() {
+        let victims = BTreeSet::from(["work.slice/hog".to_owned(), "hostcritical.slice/nohang.service".to_owned()]);
+        assert!(has_died(Some("hostcritical.slice/nohang.service"), &victims));
+        assert!(!has_died(Some("system.slice/earlyoom.service"), &victims) && !has_died(None, &victims));
+    }
+
+    #[test]
     fn a_victim_beside_the_workload_is_wrong_and_any_where_nothing_is_to_be_killed() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let victims = set(&["work.slice/hog", "system.slice/dbus.service"]);
@@ -478,11 +501,13 @@ mod tests {
         let growth = Growth::new(vec![vec![filled(80, 0), filled(100, 20), filled(125, 70)]], 5);
         round.time(&samples, &growth, Some(100), &Running::Nothing);
         assert_eq!((round.past_threshold_bytes, round.crossed_to_stopped_ns), (Some(55), Some(25)));
+        assert_eq!(round.past_resolution_bytes, Some(5));
         assert_eq!((round.crossed_to_memory_back_ns, round.lowest_available_bytes), (Some(50), Some(60)));
         // Without a record, and a crossing that only the samples have.
         let mut round = Round { threshold_bytes: 100, ..Round::default() };
         round.time(&samples, &Growth::default(), None, &Running::Nothing);
         assert_eq!((round.past_threshold_bytes, round.crossed_to_stopped_ns), (Some(40), Some(20)));
+        assert_eq!(round.past_resolution_bytes, None);
         // Memory that never came back: nothing was stopped.
         let mut round = Round { threshold_bytes: 100, ..Round::default() };
         round.time(&samples[..3], &growth, Some(100), &Running::Nothing);
