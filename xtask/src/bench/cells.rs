@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-use super::rivals::{self, EBPF, JUDGED, KERNEL};
+use super::rivals::{EBPF, Family, JUDGED, KERNEL, RIVALS};
 
 /// What is left in nearly all cells when the threshold is crossed.
 const ROOM_MIB: u32 = 100;
@@ -19,8 +19,10 @@ const ROUNDS: u32 = 20;
 const ROUNDS_OF_FASTEST: u32 = 100;
 /// How many are against each of the others: the least that gives an interval for a median with 95 % certainty.
 const ROUNDS_OF_OTHERS: u32 = 6;
-/// The same where nothing may be killed: a round takes 46 s there whatever comes, and no median is compared.
-const ROUNDS_OF_OTHERS_IN_VAIN: u32 = 1;
+/// The same where nothing may be killed, of what is not Plimsoll, and of Plimsoll without programs in the kernel: a round takes
+/// 35 s there whatever comes, of which the processor works in most, and no median is compared.
+const ROUNDS_OF_OTHERS_IN_VAIN: u32 = 5;
+const ROUNDS_OF_FALLBACKS_IN_VAIN: u32 = 1;
 /// The cell, the rivals and the rounds of a quick run.
 const QUICK: (&str, &[&str], u32) = ("anon", &[KERNEL, "earlyoom", EBPF], 6);
 
@@ -104,9 +106,13 @@ impl Cell {
     pub(super) fn plan(&self) -> Plan {
         let is_fastest = FASTEST.contains(&self.workload.name) && self.swap == NO_SWAP && self.room_mib == ROOM_MIB;
         let most = if is_fastest { ROUNDS_OF_FASTEST } else { ROUNDS };
-        let others = if self.is_enough() { ROUNDS_OF_OTHERS_IN_VAIN } else { ROUNDS_OF_OTHERS };
-        let rounds = |name: &str| if JUDGED.contains(&name) { most } else { others };
-        rivals::names().map(|name| (name.to_owned(), rounds(name))).into()
+        let rounds = |name: &str, family| match family {
+            _ if JUDGED.contains(&name) => most,
+            _ if !self.is_enough() => ROUNDS_OF_OTHERS,
+            Family::Fallback => ROUNDS_OF_FALLBACKS_IN_VAIN,
+            Family::Kernel | Family::Daemon | Family::Ebpf => ROUNDS_OF_OTHERS_IN_VAIN,
+        };
+        RIVALS.map(|(name, family)| (name.to_owned(), rounds(name, family))).into()
     }
 }
 
@@ -178,7 +184,13 @@ mod tests {
             let plan = cell.plan();
             let expected = if ["anon", "anon-200"].contains(&&cell.name()[..]) { 100 } else { 20 };
             assert!(JUDGED.iter().all(|rival| plan[*rival] == expected), "{cell:?}");
-            assert_eq!((plan.len(), plan["earlyoom"]), (10, if cell.is_enough() { 1 } else { 6 }));
+            let (real, own) = if cell.is_enough() { (5, 1) } else { (6, 6) };
+            assert_eq!(plan.len(), 10);
+            assert!(
+                [KERNEL, "earlyoom", "nohang", "systemd-oomd"].iter().all(|rival| plan[*rival] == real),
+                "{cell:?}"
+            );
+            assert!(["plimsoll-poll-1s", "plimsoll-psi"].iter().all(|rival| plan[*rival] == own), "{cell:?}");
         }
     }
 
