@@ -23,8 +23,9 @@ use std::thread;
 use std::time::Duration;
 
 /// How long a window is, at rest and in a storm. At rest the agent walks the tree, and measures what pods take of disks, every
-/// 15 minutes: each window has that.
-const AT_REST: Duration = Duration::from_mins(15);
+/// 15 minutes, and reads all figures anew every 30: each window has a whole cycle of both. In a storm a processor has work all
+/// the time, so that a window takes the host as long as many at rest.
+const AT_REST: Duration = Duration::from_mins(30);
 const IN_STORM: Duration = Duration::from_secs(4);
 /// The threshold, which nothing crosses.
 const THRESHOLD: u64 = 64 * MIB;
