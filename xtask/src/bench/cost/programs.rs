@@ -1,6 +1,7 @@
 //! The instructions of each hook.
 
-use super::measured::{Hooks, Program, Ran};
+use super::measured::{Hooks, Program, Ran, Storms};
+use super::storms;
 use super::table::{head, row};
 use crate::bench::figures::digits;
 use crate::picture::float;
@@ -53,12 +54,14 @@ fn loads(hooks: &Hooks) -> Vec<Load<'_>> {
     names.into_iter().filter_map(load).collect()
 }
 
-/// Its tables.
-pub(super) fn table(hooks: &Hooks) -> String {
+/// Its tables. With the storms that were measured of the same sources, as far as there are any.
+pub(super) fn table(hooks: &Hooks, storms: Option<&Storms>) -> String {
     let counting = mean(hooks.empty).unwrap_or(0.0);
     let mut text = format!(
         "A program that does nothing is counted with {} instructions a call: that is the counting's own part of each \
-         figure, and is taken away in the column `without the counting`.\n\n",
+         figure, and is taken away in the column `without the counting`. What is not in them is the way from the kernel's \
+         function into the program and back, which `whole cost a call` has: how much more the storm's own cgroup ran with the \
+         agent in `cost-storms` of this revision, by the calls that are counted here; `-` where that was not measured.\n\n",
         digits(counting)
     );
     let heads = [
@@ -93,7 +96,7 @@ pub(super) fn table(hooks: &Hooks) -> String {
         "calls of hooks",
         "in hooks, without the counting",
         "of the load",
-        "what the statistics add a call",
+        "whole cost a call",
     ];
     text.push('\n');
     text.push_str(&head(&heads.map(str::to_owned)));
@@ -102,7 +105,7 @@ pub(super) fn table(hooks: &Hooks) -> String {
         let calls = load.ran.calls / load.runs.max(1);
         let each = mean(load.ran).map_or(0.0, |mean| (mean - counting).max(0.0));
         let inside = each * float(calls);
-        let added = (float(load.with.median) - float(load.without.median)) / float(calls.max(1));
+        let added = storms.and_then(|storms| storms::added(storms, load.name)).filter(|_| calls > 0);
         text.push_str(&row(&[
             load.name.to_owned(),
             million(load.without.median),
@@ -110,7 +113,7 @@ pub(super) fn table(hooks: &Hooks) -> String {
             calls.to_string(),
             format!("{:.3}", inside / 1e6),
             format!("{:.3} %", inside / float(load.without.median.max(1)) * 100.0),
-            format!("{added:.0}"),
+            added.map_or("-".into(), |added| format!("{:.0}", added / float(calls))),
         ]));
     }
     text.push_str(
@@ -151,18 +154,27 @@ mod tests {
 
     #[test]
     fn the_counting_is_taken_away_once_a_call() {
-        let text = table(&hooks());
+        let run = |agent: bool, own_ns: u64| {
+            json!({"storm": "allocation", "pair": 0, "agent": agent, "elapsed_ns": 1, "own_ns": own_ns, "idle_ns": 0,
+                "agent_ns": 0})
+        };
+        let storms = json!({"kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1,
+            "runs": [run(false, 900_000_000), run(true, 900_900_000)]});
+        let storms: Storms = serde_json::from_value(storms).expect("the guest's form");
+        let text = table(&hooks(), Some(&storms));
         for line in [
             // 250 instructions a call, of which 50 are the counting's.
             "| `charge_fentry` | 1000 | 250 | 200 | 700 | 2000 | 1500 |",
             "| `fork` | 0 | - | - | - | - | 90 |",
-            // 200 thousand of a thousand million; 200 thousand more with statistics, for a thousand calls.
-            "| allocation | 1000 | 1000 | 1000 | 0.200 | 0.020 % | 200 |",
-            "| cgroups | 0.50 | 0.50 | 0 | 0.000 | 0.000 % | 0 |",
+            // 200 thousand of a thousand million; the storm took 450 thousand more with the agent, for a thousand calls.
+            "| allocation | 1000 | 1000 | 1000 | 0.200 | 0.020 % | 450 |",
+            "| cgroups | 0.50 | 0.50 | 0 | 0.000 | 0.000 % | - |",
             "| `charge_kprobe` | 900 |",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
+        let without = table(&hooks(), None);
+        assert!(without.contains("\n| allocation | 1000 | 1000 | 1000 | 0.200 | 0.020 % | - |\n"), "{without}");
         assert!(text.starts_with("A program that does nothing is counted with 50.0 instructions a call"), "{text}");
     }
 }

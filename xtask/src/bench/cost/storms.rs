@@ -57,6 +57,19 @@ fn compared(storms: &Storms) -> Vec<Compared<'_>> {
     names.into_iter().filter_map(compare).collect()
 }
 
+/// How many instructions more a storm's own cgroup ran with the agent, the median of pairs.
+pub(super) fn added(storms: &Storms, storm: &str) -> Option<f64> {
+    let runs = |agent: bool| storms.runs.iter().filter(move |run| run.storm == storm && run.agent == agent);
+    let added = |with: &StormRun| {
+        let without = runs(false).find(|one| one.pair == with.pair)?;
+        Some(signed(with.own_ns.cast_signed() - without.own_ns.cast_signed()) / float(NS_PER_INSTRUCTION))
+    };
+    let mut all: Vec<f64> = runs(true).filter_map(added).collect();
+    all.sort_by(f64::total_cmp);
+    let middle = all.get(all.len() / 2)?;
+    Some(middle.midpoint(all[(all.len() - 1) / 2]))
+}
+
 /// Parts in a million as percent more than without.
 fn percent(ratio: u64) -> String {
     format!("{:+.2} %", signed(ratio.cast_signed() - EQUAL.cast_signed()) / 1e4)
@@ -130,6 +143,17 @@ mod tests {
         // Too few for an interval.
         assert_eq!(found(|_| 1_000_000_000, 5), [GOAL]);
         assert!(claims(&storms(|_| 1, 0)).is_empty());
+    }
+
+    #[test]
+    fn what_is_added_is_of_the_storms_own_cgroup() {
+        let mut all = storms(|_| 1_900_000_000, 3);
+        for (run, more) in all.runs.iter_mut().filter(|run| run.agent).zip([40_000_000, 2_000_000, 6_000_000]) {
+            run.own_ns += more;
+        }
+        assert_eq!((added(&all, "fork"), added(&all, "allocation")), (Some(3e6), None));
+        all.runs.truncate(4);
+        assert_eq!(added(&all, "fork"), Some(10.5e6));
     }
 
     #[test]

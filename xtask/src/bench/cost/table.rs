@@ -28,7 +28,7 @@ pub(super) fn whole(kernel: &str, known: &[Known], claims: &[Claim]) -> String {
             Ok(kept) => {
                 let again = again.as_ref().map(|why| format!("Measuring it again failed: {}.\n\n", one_line(why)));
                 let again = again.unwrap_or_default();
-                let _ = writeln!(text, "{}.\n\n{again}{}", origin(kept), figures(kept).trim_end());
+                let _ = writeln!(text, "{}.\n\n{again}{}", origin(kept), figures(kept, known).trim_end());
             }
             Err(why) => {
                 let _ = writeln!(text, "NOT RUN: {}", one_line(why));
@@ -49,9 +49,15 @@ fn origin(kept: &Kept) -> String {
     format!("Linux {kernel}, {cpus} processor, {memory} MiB, pages of {page_bytes} bytes; {date}, revision {revision}")
 }
 
-fn figures(kept: &Kept) -> String {
+fn figures(kept: &Kept, known: &[Known]) -> String {
     match &kept.measured {
-        Measured::Hooks(hooks) => programs::table(hooks) + "\n" + &size(&kept.binary),
+        Measured::Hooks(hooks) => {
+            let storms = known.iter().filter_map(|known| known.kept.as_ref().ok()).find_map(|other| {
+                let Measured::Storms(storms) = &other.measured else { return None };
+                (other.revision == kept.revision).then_some(storms)
+            });
+            programs::table(hooks, storms) + "\n" + &size(&kept.binary)
+        }
         Measured::Storms(storms) => storms::table(storms),
         Measured::Idle(idle) | Measured::Large(idle) | Measured::Pods(idle) => idle::table(idle),
         Measured::Start(start) => start::table(start),
@@ -104,6 +110,43 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
+    }
+
+    #[test]
+    fn a_call_costs_what_storms_of_the_same_sources_took_more() {
+        let kept = |revision: &str, more: serde_json::Value| {
+            let mut all = json!({"kernel": "6.12", "cpus": 1, "page_bytes": 4096, "memory_bytes": 1});
+            all.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let measured = serde_json::from_value(all).expect("the guest's form");
+            Kept {
+                date: "2026-01-02".into(),
+                revision: revision.into(),
+                rounds: 1,
+                binary: Binary::default(),
+                measured,
+            }
+        };
+        let load = |statistics: bool| {
+            json!({"load": "fork", "number": 0, "statistics": statistics, "elapsed_ns": 2_000_000,
+                "programs": {"fork": {"calls": 10, "ns": 1000}}})
+        };
+        let run = |agent: bool, own_ns: u64| {
+            json!({"storm": "fork", "pair": 0, "agent": agent, "elapsed_ns": 1, "own_ns": own_ns, "idle_ns": 0,
+                "agent_ns": 0})
+        };
+        let text = |revision: &str| {
+            let hooks = json!({"cell": "hooks", "programs": [], "loads": [load(false), load(true)],
+                "empty": {"calls": 0, "ns": 0}, "verified": {}});
+            let storms = json!({"cell": "storms", "runs": [run(false, 1_000_000), run(true, 1_006_000)]});
+            let known = [("abc", hooks), (revision, storms)].map(|(revision, measured)| Known {
+                cell: &CELLS[0],
+                kept: Ok(kept(revision, measured)),
+                again: None,
+            });
+            whole("6.12", &known, &[])
+        };
+        assert!(text("abc").contains("\n| fork | 1.00 | 1.00 | 10 | 0.001 | 0.050 % | 300 |\n"), "{}", text("abc"));
+        assert!(text("abd").contains("\n| fork | 1.00 | 1.00 | 10 | 0.001 | 0.050 % | - |\n"), "{}", text("abd"));
     }
 
     #[test]
