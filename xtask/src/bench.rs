@@ -50,6 +50,8 @@ const LOG: &str = "log";
 const BEGUN: &str = "begun.json";
 /// Why a cell is skipped that another command measures at the moment.
 const TAKEN: &str = "another command is measuring it";
+/// Why there are no results of one that no run was asked for so far.
+const NOT_YET: &str = "not measured yet";
 
 const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how much memory is left at the threshold, in \
     a machine of an hour at most, in which all rivals meet it in turn. Where the kernel gives up in a round, another machine \
@@ -409,7 +411,7 @@ impl Bench {
                 }
                 None if missing.iter().any(|one| one.cell == cell) => {}
                 None => {
-                    let why = if skipped.contains(&cell) { TAKEN } else { "it was not asked for" };
+                    let why = if skipped.contains(&cell) { TAKEN } else { NOT_YET };
                     missing.push(Missing { cell, why: why.into() });
                 }
             }
@@ -624,7 +626,7 @@ mod tests {
             "\nMeasuring it again failed: it failed.\n",
             "| tmpfs | NOT RUN | it broke |",
             "| slab | NOT RUN | another command is measuring it |",
-            "| anon-zram | NOT RUN | it was not asked for |",
+            "| anon-zram | NOT RUN | not measured yet |",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

@@ -86,12 +86,16 @@ impl Kept {
         Ok(())
     }
 
-    /// How much of the plan it has, where that is not all, and the error that ended it.
+    /// How much of the plan it has, where that is not all, and why: the error that ended it, rounds that failed, or that the
+    /// time was over.
     pub(super) fn part(&self) -> Option<String> {
         let planned: usize = self.plan.values().map(|rounds| *rounds as usize).sum();
         let found = self.measured.rounds.len();
-        let ended = self.ended.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        (found < planned).then(|| format!("{found} of {planned} rounds{ended}"))
+        let failed = self.measured.failed.iter().filter(|one| one.rival.is_some()).count();
+        let ended = self.ended.clone().or_else(|| (found + failed < planned).then(|| "time was over".to_owned()));
+        let failed = (failed > 0).then(|| format!("{failed} failed"));
+        let why = ended.into_iter().chain(failed).collect::<Vec<_>>().join(", and ");
+        (found < planned).then(|| format!("{found} of {planned} rounds: {why}"))
     }
 }
 
@@ -241,9 +245,13 @@ mod tests {
         kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number != 0);
         kept.check(&cell).expect("a part");
         let all = kept.plan.values().sum::<u32>();
-        assert_eq!(kept.part(), Some(format!("{} of {all} rounds", all - 1)));
+        assert_eq!(kept.part(), Some(format!("{} of {all} rounds: time was over", all - 1)));
+        let rival = Some("earlyoom".to_owned());
+        kept.measured.failed.push(Failed { rival, number: 0, has_begun: true, why: "it broke".into() });
+        assert_eq!(kept.part(), Some(format!("{} of {all} rounds: 1 failed", all - 1)));
+        kept.measured.failed.clear();
         assert_eq!(kept.rest(), BTreeMap::from([("earlyoom".into(), 1)]));
         kept.ended = Some("the guest ended with 1".into());
-        assert_eq!(kept.part(), Some(format!("{} of {all} rounds; the guest ended with 1", all - 1)));
+        assert_eq!(kept.part(), Some(format!("{} of {all} rounds: the guest ended with 1", all - 1)));
     }
 }

@@ -254,7 +254,7 @@ mod tests {
         done.kept.measured.failed.push(Failed { rival, number: 4, has_begun: false, why });
         let text = whole("6.12", &[done, sample()], &[], &[], "6.12");
         assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
-        assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds.");
+        assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds: time was over, and 1 failed.");
         let failed = "- Failed before the workload grew: round against earlyoom, number 5: it/broke";
         assert_eq!(line(&text, "- Failed"), failed);
         assert!(text.contains(&format!("{failed}\n\n## ")), "{text}");

@@ -1,7 +1,7 @@
 //! One run of these cells: what was measured of them before, or a boot of a machine for each.
 
 use super::{CELLS, CostCell, Kept, Known, claims, whole};
-use crate::bench::{Bench, LEFT, TAKEN};
+use crate::bench::{Bench, LEFT, NOT_YET, TAKEN};
 use crate::claim::Claim;
 use crate::debian_root;
 use crate::progress::Progress;
@@ -32,7 +32,7 @@ impl Bench {
         let known = CELLS.iter().map(|cell| {
             let why = failed.iter().find(|(name, _)| *name == cell.name).map(|(_, why)| why.clone());
             let results = self.results.load(cell.name)?;
-            let other = if skipped.contains(&cell.name) { TAKEN } else { "it was not asked for" };
+            let other = if skipped.contains(&cell.name) { TAKEN } else { NOT_YET };
             Ok(match results {
                 Some(kept) => Known { cell, kept: Ok(kept), again: why },
                 None => Known { cell, kept: Err(why.unwrap_or_else(|| other.into())), again: None },
