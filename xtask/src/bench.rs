@@ -417,8 +417,9 @@ impl Bench {
             }
         }
         let claims = verdicts::claims(&done, &self.shown);
-        self.write(self.kernel, &table::whole(self.kernel, &done, &missing, &claims, self.kernel))?;
-        println!("\n{}\n{}", table::short(&done), table::judged(&claims));
+        let (kernel, short) = (self.kernel, table::short(&done));
+        self.write(kernel, &table::whole(kernel, &short, &done, &missing, &claims))?;
+        println!("\n{short}\n{}", table::judged(&claims));
         Ok(claims)
     }
 

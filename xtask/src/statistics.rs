@@ -4,6 +4,8 @@ use crate::picture::float;
 
 /// The rounds from which on a p99 is given.
 const P99: usize = 100;
+/// A value of what did not happen within the time that it was given: more than any other.
+pub(crate) const NEVER: u64 = u64::MAX;
 /// What an interval or a bound may miss.
 const ERROR: f64 = 0.05;
 /// How often the search for a bound is halved: more digits than are printed.
@@ -33,7 +35,8 @@ impl Summary {
         let (n, most) = (values.len(), *values.last()?);
         Some(Self {
             n,
-            median: values[(n - 1) / 2].midpoint(values[n / 2]),
+            // Between any value and what never happened there is nothing but that.
+            median: if values[n / 2] == NEVER { NEVER } else { values[(n - 1) / 2].midpoint(values[n / 2]) },
             interval: outside(n).map(|outside| (values[outside], values[n - 1 - outside])),
             p99: (n >= P99).then(|| values[(n * 99).div_ceil(100) - 1]),
             p99_interval: outside_p99(n).map(|(below, above)| (values[below], values[n - 1 - above])),
@@ -162,6 +165,14 @@ mod tests {
         assert_eq!((summary(&hundred).p99, summary(&hundred).most), (Some(99), 100));
         let many: Vec<u64> = (1..=250).collect();
         assert_eq!(summary(&many).p99, Some(248));
+    }
+
+    #[test]
+    fn what_never_happened_is_more_than_any_value() {
+        assert_eq!(summary(&[1, NEVER, 3]).median, 3);
+        assert_eq!(summary(&[1, NEVER]).median, NEVER);
+        let half = summary(&[1, 2, 3, NEVER, NEVER, NEVER]);
+        assert_eq!((half.median, half.interval, half.most), (NEVER, Some((1, NEVER)), NEVER));
     }
 
     /// The ranks are those of the tables for the sign test.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::statistics::NEVER;
+
 /// All of one cell, of one boot or of several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Measured {
@@ -15,6 +17,9 @@ pub(super) struct Measured {
     pub(super) swap: String,
     /// What is left when the threshold is crossed.
     pub(super) room_bytes: u64,
+    /// How long a round took at most. Absent in results from before it was noted, when it was this long where memory ran out.
+    #[serde(default = "limit_ns")]
+    pub(super) limit_ns: u64,
     pub(super) seed: u64,
     /// The version of each rival's package.
     pub(super) versions: BTreeMap<String, String>,
@@ -23,6 +28,10 @@ pub(super) struct Measured {
     /// The rounds that went wrong. Absent in results from before they were noted.
     #[serde(default)]
     pub(super) failed: Vec<Failed>,
+}
+
+const fn limit_ns() -> u64 {
+    45_000_000_000
 }
 
 /// How the kernel names a process that its OOM killer has killed, and what is named where nothing was left to kill.
@@ -57,13 +66,22 @@ pub(super) struct Round {
     pub(super) crossed_to_decided_ns: Option<u64>,
     pub(super) crossed_to_stopped_ns: Option<u64>,
     pub(super) past_threshold_bytes: Option<u64>,
+    /// By how much that may be too much. Absent where it is by samples, and in results from before it was noted.
+    #[serde(default)]
+    pub(super) past_resolution_bytes: Option<u64>,
     pub(super) crossed_to_memory_back_ns: Option<u64>,
     pub(super) lowest_available_bytes: Option<u64>,
     pub(super) killed_by: Option<KilledBy>,
     pub(super) oom_kills: u64,
     pub(super) victims: Vec<String>,
     pub(super) wrong_victims: Vec<String>,
-    /// Whether `plimsoll explain` had named the victim that the OOM killer then chose.
+    /// Those that lost a process to the OOM killer, by the kernel's log. Absent in results from before that was noted.
+    #[serde(default)]
+    pub(super) victims_of_oom_killer: Option<Vec<String>>,
+    /// Whether the rival's own cgroup lost one, to whatever.
+    #[serde(default)]
+    pub(super) rival_died: bool,
+    /// Whether `plimsoll explain` had named the cgroup of the OOM killer's first victim.
     pub(super) predicted: Option<bool>,
     pub(super) survivor_longest_stall_ns: Option<u64>,
     /// The last lines of the rival's log, where something went wrong.
@@ -125,6 +143,7 @@ impl Round {
             crossed_to_decided_ns: None,
             crossed_to_stopped_ns: None,
             past_threshold_bytes: None,
+            past_resolution_bytes: None,
             crossed_to_memory_back_ns: None,
             lowest_available_bytes: None,
             killed_by: Some(KilledBy::OomKiller),
@@ -133,6 +152,8 @@ impl Round {
             victims: Vec::new(),
             // All that could be killed was.
             wrong_victims: vec![EVERYTHING.into()],
+            victims_of_oom_killer: Some(vec![EVERYTHING.into()]),
+            rival_died: false,
             predicted: None,
             survivor_longest_stall_ns: None,
             log: Some(log),
@@ -148,6 +169,35 @@ impl Round {
     /// Whether what should have been kept was killed.
     pub(super) const fn has_wrong_victim(&self) -> bool {
         !self.wrong_victims.is_empty()
+    }
+
+    /// Whether the OOM killer killed some of that. Where it is not known what it killed, that was all.
+    pub(super) fn has_wrong_victim_of_oom_killer(&self) -> bool {
+        self.wrong_victims.iter().any(|victim| self.is_of_oom_killer(victim))
+    }
+
+    /// Whether something else did, as the rival.
+    pub(super) fn has_wrong_victim_of_rival(&self) -> bool {
+        self.wrong_victims.iter().any(|victim| !self.is_of_oom_killer(victim))
+    }
+
+    fn is_of_oom_killer(&self, victim: &String) -> bool {
+        self.victims_of_oom_killer.as_ref().map_or(self.oom_kills > 0, |victims| victims.contains(victim))
+    }
+
+    /// When memory was back; never where it was not by the end of the round. Absent where the threshold was not crossed.
+    pub(super) fn memory_back_ns(&self) -> Option<u64> {
+        self.crossed_to_memory_back_ns.or_else(|| self.never())
+    }
+
+    /// The same of the end of the growth, which is not known where memory was not back.
+    pub(super) fn stopped_ns(&self) -> Option<u64> {
+        self.crossed_to_stopped_ns.or_else(|| self.never())
+    }
+
+    fn never(&self) -> Option<u64> {
+        let is_crossed = self.panicked || self.past_threshold_bytes.is_some();
+        (is_crossed && self.crossed_to_memory_back_ns.is_none()).then_some(NEVER)
     }
 
     /// Whether anything was killed, by whatever.
@@ -167,5 +217,46 @@ impl Round {
     pub(super) fn has_acted(&self) -> bool {
         let own = if self.rival == super::rivals::KERNEL { KilledBy::OomKiller } else { KilledBy::Rival };
         self.killed_by == Some(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round() -> Round {
+        let mut round = Round::of_panic("nohang".into(), 0, 1, String::new());
+        (round.panicked, round.victims_of_oom_killer, round.wrong_victims) = (false, None, Vec::new());
+        round
+    }
+
+    #[test]
+    fn a_wrong_victim_is_of_what_killed_it() {
+        let of = |wrong: &[&str], killed: Option<&[&str]>, oom_kills| {
+            let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            let victims_of_oom_killer = killed.map(names);
+            let round = Round { wrong_victims: names(wrong), victims_of_oom_killer, oom_kills, ..round() };
+            (round.has_wrong_victim_of_rival(), round.has_wrong_victim_of_oom_killer())
+        };
+        assert_eq!(of(&["a"], Some(&["a", "hog"]), 2), (false, true));
+        assert_eq!(of(&["a", "b"], Some(&["b"]), 1), (true, true));
+        assert_eq!(of(&["a"], Some(&["hog"]), 1), (true, false));
+        assert_eq!(of(&[], Some(&["hog"]), 1), (false, false));
+        // It was not noted then.
+        assert_eq!((of(&["a"], None, 1), of(&["a"], None, 0)), ((false, true), (true, false)));
+        let panicked = Round::of_panic("nohang".into(), 0, 1, String::new());
+        assert!(panicked.has_wrong_victim_of_oom_killer() && !panicked.has_wrong_victim_of_rival());
+    }
+
+    #[test]
+    fn memory_that_was_not_back_by_the_end_of_a_round_never_was() {
+        let of = |past_threshold_bytes, crossed_to_memory_back_ns, crossed_to_stopped_ns| {
+            let round = Round { crossed_to_stopped_ns, past_threshold_bytes, crossed_to_memory_back_ns, ..round() };
+            (round.memory_back_ns(), round.stopped_ns())
+        };
+        assert_eq!(of(Some(7), Some(9), Some(8)), (Some(9), Some(8)));
+        assert_eq!(of(Some(7), None, None), (Some(NEVER), Some(NEVER)));
+        assert_eq!(of(None, None, None), (None, None), "nothing was crossed");
+        assert_eq!(Round::of_panic("nohang".into(), 0, 1, String::new()).memory_back_ns(), Some(NEVER));
     }
 }

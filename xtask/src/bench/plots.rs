@@ -13,6 +13,7 @@ use super::measured::Measured;
 use super::rivals::{Family, RIVALS};
 use super::store::Done;
 use crate::picture::{self, Area, Drawn, GREY, MIB, THRESHOLD, Words, float};
+use crate::statistics::NEVER;
 
 /// Pixels: of the whole, of what is above the panels, of the times' panel, of a row, and of what is below the rows.
 const WIDTH: u32 = 1280;
@@ -110,9 +111,14 @@ fn times(panel: &Area<'_>, measured: &Measured) -> Drawn {
     let bare = figures::bare(measured).map(|bare| in_ms(bare.median));
     let moment = |figure: &Figure, rival: &str| figure.summary(measured, rival).map(|found| in_ms(found.median));
     let moments = RIVALS.iter().flat_map(|(name, _)| [moment(&AWAKE, name), moment(&STOPPED, name)]).flatten();
-    let backs = measured.rounds.iter().filter_map(MEMORY_BACK.of).map(in_ms);
-    let (low, high) = decades(moments.chain(backs).chain(bare));
-    let mut chart = builder(panel, NAMES).build_cartesian_2d((low * 0.9..high * 1.1).log_scale(), rows())?;
+    let backs = || measured.rounds.iter().filter_map(MEMORY_BACK.of);
+    let seen = backs().filter(|ns| *ns != NEVER).map(in_ms);
+    let (low, high) = decades(moments.filter(|ms| *ms < in_ms(NEVER)).chain(seen).chain(bare));
+    // What never happened is behind all that did.
+    let has_never = backs().any(|ns| ns == NEVER);
+    let (never, end) = if has_never { (high * 1.6, high * 2.0) } else { (high, high * 1.1) };
+    let place = |ns| in_ms(ns).min(never);
+    let mut chart = builder(panel, NAMES).build_cartesian_2d((low * 0.9..end).log_scale(), rows())?;
     frame(&mut chart, "ms from the crossing of the threshold until memory was back", &|ms| {
         // A power of ten.
         if *ms < 0.9 { format!("{ms:.2}").trim_end_matches('0').to_owned() } else { format!("{ms:.0}") }
@@ -121,13 +127,17 @@ fn times(panel: &Area<'_>, measured: &Measured) -> Drawn {
     if let Some(bare) = bare {
         line(panel, &mut chart, bare, ("a bare kill", HPos::Center), BLACK)?;
     }
+    if has_never {
+        let name = format!("not within {} s", measured.limit_ns / 1_000_000_000);
+        line(panel, &mut chart, never, (&name, HPos::Right), THRESHOLD)?;
+    }
     for (row, (name, family)) in RIVALS.into_iter().enumerate() {
-        spread(&mut chart, row, family.colour(), &MEMORY_BACK, measured, name, in_ms)?;
+        spread(&mut chart, row, family.colour(), &MEMORY_BACK, measured, name, &place)?;
         let moments_at = middle(row) + MOMENTS_AT;
-        if let Some(awake) = moment(&AWAKE, name) {
+        if let Some(awake) = moment(&AWAKE, name).map(|ms| ms.min(never)) {
             chart.draw_series([TriangleMarker::new((awake, moments_at), 6, family.colour().filled())])?;
         }
-        if let Some(stopped) = moment(&STOPPED, name) {
+        if let Some(stopped) = moment(&STOPPED, name).map(|ms| ms.min(never)) {
             let square = Rectangle::new([(-4, -4), (4, 4)], family.colour().stroke_width(2));
             chart.draw_series([EmptyElement::at((stopped, moments_at)) + square])?;
         }
@@ -146,7 +156,7 @@ fn sizes(panel: &Area<'_>, measured: &Measured) -> Drawn {
     line(panel, &mut chart, 0.0, ("threshold", HPos::Right), THRESHOLD)?;
     line(panel, &mut chart, room, ("MemAvailable is 0", HPos::Left), THRESHOLD)?;
     for (row, (name, family)) in RIVALS.into_iter().enumerate() {
-        spread(&mut chart, row, family.colour(), &PAST, measured, name, in_mib)?;
+        spread(&mut chart, row, family.colour(), &PAST, measured, name, &in_mib)?;
     }
     Ok(())
 }
@@ -249,7 +259,7 @@ fn spread<X: Ranged<ValueType = f64>>(
     figure: &Figure,
     measured: &Measured,
     rival: &str,
-    scale: fn(u64) -> f64,
+    scale: &dyn Fn(u64) -> f64,
 ) -> Drawn {
     let at = middle(row) + ROUNDS_AT;
     let Some(summary) = figure.summary(measured, rival) else {
@@ -311,6 +321,28 @@ mod tests {
         for panel in circles.chunks(rounds) {
             assert!(panel[..6].is_sorted() && panel[0] < panel[5] && panel[12] < panel[0], "{panel:?}");
         }
+    }
+
+    #[test]
+    fn what_never_happened_is_at_the_right_edge() {
+        let place = tempfile::tempdir().expect("a directory");
+        let drawn = |done: &Done| {
+            let file = place.path().join("anon.svg");
+            draw(&file, done).expect("it can be drawn");
+            std::fs::read_to_string(file).expect("it was written")
+        };
+        let mut done = sample();
+        assert!(!drawn(&done).contains("not within"));
+        let last = done.kept.measured.rounds.iter_mut().rev().find(|round| round.rival == "earlyoom").expect("a round");
+        last.crossed_to_memory_back_ns = None;
+        let svg = drawn(&done);
+        assert!(svg.lines().any(|line| line.trim() == "not within 45 s"), "{svg}");
+        let circles = svg.split("<circle cx=\"").skip(1 + Family::ALL.len() + 1);
+        let circles: Vec<i32> = circles.filter_map(|rest| rest.split('"').next()?.parse().ok()).collect();
+        let (times, _) = circles.split_at(done.kept.measured.rounds.len());
+        let most = *times.iter().max().expect("rounds");
+        assert_eq!(times.iter().filter(|x| **x == most).count(), 1);
+        assert!((750..=800).contains(&most), "{most} of a panel of {TIMES}");
     }
 
     #[test]

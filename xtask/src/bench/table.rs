@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::cells::Cell;
-use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit};
+use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit, digits};
 use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
 use super::store::{Done, Kept};
 use super::verdicts::{self, share};
 use crate::claim::{self, Claim};
-use crate::statistics::Summary;
+use crate::statistics::{NEVER, Summary};
 
 /// The cell whose times are in the short table.
 const SHORT: &str = "anon";
@@ -17,9 +17,14 @@ const SHORT: &str = "anon";
 const SHORT_FIGURES: [Figure; 4] = [AWAKE, STOPPED, MEMORY_BACK, PAST];
 
 const NOT_RUN: &str = "NOT RUN";
-const LEGEND: &str = "Times are in ms from the crossing of the threshold, and sizes in MiB: the median [its 95 % interval], \
-    the p99 of 100 rounds or more, and the most. A time is a number of instructions, 2 ns each, on one emulated \
-    processor: compare rows of one cell. `-` is what was not seen in any round.";
+const LEGEND: &str = "Times are in ms from the crossing of the threshold, and sizes in MiB: the median [its 95 % interval within \
+    these boots], the p99 of 100 rounds or more (which has no bound below 368 rounds), and the most. One processor is emulated: \
+    what works is in instructions of 2 ns each, and what sleeps is in the time of its timers, so that rows of one cell can be \
+    compared. A round ends after 45 s, of huge pages after 20, and where nothing may be killed after 35: `> 45 s (5 of 6)` is what \
+    had not happened by then in 5 of 6 rounds, which count as later than any in medians. `≤` is before a bound: the workload \
+    notes each piece that it has filled, of 64 KiB, of sockets and slabs 208 KiB, of huge pages 2 MiB, and at most one piece of \
+    each process was filled after the crossing. `explain` was right where it had named the cgroup of the OOM killer's first \
+    victim. `-` is what was not seen in any round.";
 
 /// A cell that was not measured, and why.
 pub(super) struct Missing {
@@ -27,23 +32,35 @@ pub(super) struct Missing {
     pub(super) why: String,
 }
 
-/// All that is known of one kernel. `plots` is the folder of the plots, beside the text.
-pub(super) fn whole(kernel: &str, done: &[Done], missing: &[Missing], claims: &[Claim], plots: &str) -> String {
-    let mut text = format!("# Results of `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## In short\n\n");
-    text.push_str(&short(done));
+/// All that is known of one kernel, `short` the short table. Plots are in the folder with the kernel's name, beside the text.
+pub(super) fn whole(kernel: &str, short: &str, done: &[Done], missing: &[Missing], claims: &[Claim]) -> String {
+    let mut text = format!("# Results of `cargo xtask bench` on Linux {kernel}\n\n{LEGEND}\n\n## In short\n\n{short}");
     let _ = writeln!(text, "\n## What has to hold\n\n{}", judged(claims));
     for Done { cell, kept, again } in done {
-        let _ = writeln!(text, "## {}\n\nIn this cell {}.\n\n{}.\n", cell.name(), cell.what(), origin(kept));
+        let _ = writeln!(
+            text,
+            "## {}\n\nIn this cell {}.\n\n{}.\n",
+            cell.name(),
+            filled(cell, &kept.measured),
+            origin(kept)
+        );
         if let Some(why) = again {
             let _ = writeln!(text, "Measuring it again failed: {}.\n", one_line(why));
         }
         if super::plots::is_drawn(&kept.measured) {
-            let _ = writeln!(text, "![each rival's rounds]({plots}/{}.svg)\n", cell.name());
+            let _ = writeln!(text, "![each rival's rounds]({kernel}/{}.svg)\n", cell.name());
         }
         if let Some(part) = kept.part() {
             let _ = writeln!(text, "A part: {}.\n", one_line(&part));
         }
         let _ = writeln!(text, "{}\n{}", counts(kept), times(&kept.measured));
+        for rival in rivals::names() {
+            let (died, n) =
+                (kept.measured.of(rival).filter(|round| round.rival_died).count(), kept.measured.of(rival).count());
+            if died > 0 {
+                let _ = writeln!(text, "- {rival} itself lost a process in {died} of {n} rounds.");
+            }
+        }
         for Round { rival, number, oom_kills, .. } in kept.measured.rounds.iter().filter(|round| round.panicked) {
             let _ = writeln!(
                 text,
@@ -75,6 +92,13 @@ pub(super) fn one_line(why: &str) -> String {
     why.replace(['|', '\n'], "/")
 }
 
+/// What happens in a cell, and how fast.
+fn filled(cell: &Cell, measured: &Measured) -> String {
+    let rate =
+        |rate: Summary| format!("; at the crossing at {} MiB/s (median)", digits(Unit::Mebibytes.of(rate.median)));
+    cell.what() + &figures::rate(measured).map(rate).unwrap_or_default()
+}
+
 /// The table that may be read alone: counts over all cells, and times of one.
 pub(super) fn short(done: &[Done]) -> String {
     let timed = done.iter().find(|one| one.cell.name() == SHORT);
@@ -83,8 +107,8 @@ pub(super) fn short(done: &[Done]) -> String {
         None => format!("Times: {NOT_RUN}.\n\n"),
     };
     let figures = SHORT_FIGURES.map(|figure| format!("{}, {}", figure.name, figure.unit.name()));
-    let mut heads = vec![String::new(), "races lost".into(), "wrong victims".into(), "needless kills".into()];
-    heads.extend(figures);
+    let heads = ["", "races lost", "its own wrong victims", "the OOM killer's wrong victims", "needless kills"];
+    let heads: Vec<String> = heads.map(str::to_owned).into_iter().chain(figures).collect();
     text.push_str(&head(&heads));
     for rival in rivals::names() {
         let (enough, grown): (Vec<&Done>, Vec<&Done>) = done.iter().partition(|one| one.cell.is_enough());
@@ -92,13 +116,18 @@ pub(super) fn short(done: &[Done]) -> String {
         let mut cells = vec![
             rival.to_owned(),
             of_rounds(&grown, rival, Round::is_lost),
-            of_rounds(&all, rival, Round::has_wrong_victim),
+            if rival == KERNEL { "-".into() } else { of_rounds(&all, rival, Round::has_wrong_victim_of_rival) },
+            of_rounds(&all, rival, Round::has_wrong_victim_of_oom_killer),
             of_rounds(&enough, rival, Round::has_victim),
         ];
-        let summary = |figure: &Figure| figure.summary(&timed?.kept.measured, rival);
-        let has_rounds = timed.is_some_and(|one| one.kept.measured.of(rival).next().is_some());
-        let none = if has_rounds { "-" } else { NOT_RUN };
-        let median = |figure: &Figure| summary(figure).map_or(none.into(), |summary| figure.unit.median(&summary));
+        let median = |figure: &Figure| {
+            let Some(timed) = timed.filter(|one| one.kept.measured.of(rival).next().is_some()) else {
+                return NOT_RUN.into();
+            };
+            let measured = &timed.kept.measured;
+            let summary = figure.summary(measured, rival);
+            summary.map_or("-".into(), |summary| summary.text(figure.text(measured, rival)))
+        };
         cells.extend(SHORT_FIGURES.iter().map(median));
         text.push_str(&row(&cells));
     }
@@ -134,14 +163,23 @@ fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String
 /// What was killed in one cell, and by what.
 fn counts(kept: &Kept) -> String {
     let measured = &kept.measured;
-    let heads = ["", "version", "rounds", "killed alone", "OOM killer killed", "wrong victims", "`explain` was right"];
+    let heads = [
+        "",
+        "version",
+        "rounds",
+        "killed alone",
+        "OOM killer killed",
+        "its own wrong victims",
+        "the OOM killer's",
+        "`explain` was right",
+    ];
     let mut text = head(&heads.map(str::to_owned));
     for rival in rivals::names() {
         let rounds = || measured.of(rival);
         let n = rounds().count();
         let version = measured.versions.get(package(rival)).map_or("-", |version| &version[..]);
         if n == 0 {
-            text.push_str(&row(&[rival, version, NOT_RUN, "-", "-", "-", "-"].map(str::to_owned)));
+            text.push_str(&row(&[rival, version, NOT_RUN, "-", "-", "-", "-", "-"].map(str::to_owned)));
             continue;
         }
         let seen = |is_seen: fn(&Round) -> bool| share(rounds().filter(|round| is_seen(round)).count(), n);
@@ -151,11 +189,13 @@ fn counts(kept: &Kept) -> String {
             all => format!("{} of {all}", said.filter(|right| *right).count()),
         };
         let by_itself = format!("{} of {n}", rounds().filter(|round| round.has_acted()).count());
-        let by_itself = if rival == KERNEL { "-".into() } else { by_itself };
-        let (lost, wrong) = (seen(Round::is_lost), seen(Round::has_wrong_victim));
+        let of_rival = seen(Round::has_wrong_victim_of_rival);
+        // What the kernel alone does is the OOM killer's.
+        let (by_itself, of_rival) = if rival == KERNEL { ("-".into(), "-".into()) } else { (by_itself, of_rival) };
+        let (lost, of_oom_killer) = (seen(Round::is_lost), seen(Round::has_wrong_victim_of_oom_killer));
         let planned = kept.plan.get(rival).map_or(n, |planned| *planned as usize);
         let n = if n < planned { format!("{n} of {planned}") } else { n.to_string() };
-        text.push_str(&row(&[rival.into(), version.into(), n, by_itself, lost, wrong, right]));
+        text.push_str(&row(&[rival.into(), version.into(), n, by_itself, lost, of_rival, of_oom_killer, right]));
     }
     text
 }
@@ -174,11 +214,14 @@ fn times(measured: &Measured) -> String {
         let none = if measured.of(rival).next().is_some() { "-" } else { NOT_RUN };
         let cell = |figure: &Figure| {
             let found = figure.summary(measured, rival);
-            found.map_or(none.into(), |found| of_all(figure.unit, &found, measured.of(rival).count()))
+            let never = measured.of(rival).filter_map(figure.of).filter(|value| *value == NEVER).count();
+            let text = figure.text(measured, rival);
+            found.map_or(none.into(), |found| of_all(text, &found, never, measured.of(rival).count()))
         };
         text.push_str(&row(&[rival.to_owned()].into_iter().chain(FIGURES.iter().map(cell)).collect::<Vec<_>>()));
     }
-    let back = figures::bare(measured).map(|found| of_all(MEMORY_BACK.unit, &found, measured.bare_kills.len()));
+    let text_of = |value| MEMORY_BACK.unit.text(value);
+    let back = figures::bare(measured).map(|found| of_all(text_of, &found, 0, measured.bare_kills.len()));
     if let Some(back) = back {
         let of = |figure: &Figure| if figure.name == MEMORY_BACK.name { back.clone() } else { "-".into() };
         text.push_str(&row(&["a bare kill".into()].into_iter().chain(FIGURES.iter().map(of)).collect::<Vec<_>>()));
@@ -186,11 +229,16 @@ fn times(measured: &Measured) -> String {
     text
 }
 
-/// A summary in full, with its number of values where not every round has one.
-fn of_all(unit: Unit, summary: &Summary, rounds: usize) -> String {
-    let p99 = summary.p99.map(|p99| format!(", p99 {}", unit.text(p99))).unwrap_or_default();
-    let part = if summary.n < rounds { format!(" in {} of {rounds}", summary.n) } else { String::new() };
-    format!("{}{p99}, most {}{part}", unit.median(summary), unit.text(summary.most))
+/// A summary in full, with its number of values where not every round has one, and in how many it never happened.
+fn of_all(text: impl Fn(u64) -> String, summary: &Summary, never: usize, rounds: usize) -> String {
+    let Summary { n, p99, most, .. } = summary;
+    let never_of = if never > 0 { format!(" ({never} of {n})") } else { String::new() };
+    let part = if *n < rounds { format!(" in {n} of {rounds}") } else { String::new() };
+    if never == *n {
+        return text(*most) + &never_of + &part;
+    }
+    let p99 = p99.map(|p99| format!(", p99 {}", text(p99))).unwrap_or_default();
+    format!("{}{p99}, most {}{never_of}{part}", summary.text(&text), text(*most))
 }
 
 pub(super) fn head(cells: &[String]) -> String {
@@ -217,14 +265,35 @@ mod tests {
             "Times: one process fills anonymous memory as fast as it can, without swap, 100 MiB of room. Linux 6.12.0-made-up, \
              967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
         ));
+        let none = "0 of 6 (at most 39.3 %)";
+        let times = "0.65 [0.40, 0.90] | 2.50 [2.00, 3.00] | 40.5 [38.0, 43.0] | 0.75 [0.50, 1.00]";
         assert_eq!(
             line(&text, "| plimsoll-ebpf |"),
-            "| plimsoll-ebpf | 0 of 6 (at most 39.3 %) | 0 of 6 (at most 39.3 %) | NOT RUN | 0.65 [0.40, 0.90] | \
-             2.50 [2.00, 3.00] | 40.5 [38.0, 43.0] | 0.75 [0.50, 1.00] |"
+            format!("| plimsoll-ebpf | {none} | {none} | {none} | NOT RUN | {times} |")
         );
-        assert_eq!(line(&text, "| nohang |"), "| nohang |".to_owned() + &" NOT RUN |".repeat(7));
+        assert_eq!(line(&text, "| nohang |"), "| nohang |".to_owned() + &" NOT RUN |".repeat(8));
         assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 2 + rivals::names().len());
+        assert!(
+            line(&text, "| oom-killer |")
+                .starts_with("| oom-killer | 6 of 6 | - | 1 of 6 (at most 58.2 %) | NOT RUN |")
+        );
         assert!(short(&[]).starts_with("Times: NOT RUN.\n"));
+    }
+
+    #[test]
+    fn what_never_happened_counts_as_later_than_any() {
+        let mut done = sample();
+        for round in done.kept.measured.rounds.iter_mut().filter(|round| round.rival == "earlyoom" && round.number > 2)
+        {
+            (round.crossed_to_memory_back_ns, round.crossed_to_stopped_ns) = (None, None);
+        }
+        for round in done.kept.measured.rounds.iter_mut().filter(|round| round.rival == "oom-killer") {
+            round.crossed_to_memory_back_ns = None;
+        }
+        let text = times(&done.kept.measured);
+        assert!(line(&text, "| earlyoom |").contains(" | > 45 s [155, > 45 s], most > 45 s (3 of 6) | "), "{text}");
+        assert!(line(&text, "| oom-killer |").contains(" | > 45 s (6 of 6) | "), "{text}");
+        assert!(line(&short(&[done]), "| earlyoom |").contains(" | > 45 s [155, > 45 s] | "));
     }
 
     #[test]
@@ -233,11 +302,12 @@ mod tests {
         let lost = "6 of 6";
         assert_eq!(
             line(&text, "| oom-killer |"),
-            format!("| oom-killer | - | 6 | - | {lost} | 1 of 6 (at most 58.2 %) | 5 of 6 |")
+            format!("| oom-killer | - | 6 | - | {lost} | - | 1 of 6 (at most 58.2 %) | 5 of 6 |")
         );
-        let earlyoom = "| earlyoom | 1.8.2-1 | 6 | 3 of 6 | 3 of 6 (at most 84.7 %) | 0 of 6 (at most 39.3 %) | - |";
+        let none = "0 of 6 (at most 39.3 %)";
+        let earlyoom = format!("| earlyoom | 1.8.2-1 | 6 | 3 of 6 | 3 of 6 (at most 84.7 %) | {none} | {none} | - |");
         assert_eq!(line(&text, "| earlyoom |"), earlyoom);
-        assert_eq!(line(&text, "| nohang |"), "| nohang | 0.2.0-1 | NOT RUN | - | - | - | - |");
+        assert_eq!(line(&text, "| nohang |"), "| nohang | 0.2.0-1 | NOT RUN | - | - | - | - | - |");
         let text = times(&sample().kept.measured);
         assert!(line(&text, "| earlyoom |").starts_with("| earlyoom | - | - | 205 [155, 255], most 255 | "), "{text}");
         assert_eq!(
@@ -252,7 +322,7 @@ mod tests {
         done.kept.measured.rounds.retain(|round| round.rival != "earlyoom" || round.number < 4);
         let (rival, why) = (Some("earlyoom".into()), "it\nbroke".into());
         done.kept.measured.failed.push(Failed { rival, number: 4, has_begun: false, why });
-        let text = whole("6.12", &[done, sample()], &[], &[], "6.12");
+        let text = whole("6.12", "", &[done, sample()], &[], &[]);
         assert!(line(&text, "| earlyoom | 1.8.2-1 |").starts_with("| earlyoom | 1.8.2-1 | 4 of 6 | "), "{text}");
         assert_eq!(line(&text, "A part"), "A part: 22 of 24 rounds: time was over, and 1 failed.");
         let failed = "- Failed before the workload grew: round against earlyoom, number 5: it/broke";
@@ -266,7 +336,9 @@ mod tests {
         let log = "Killed process 7 (hog)\nKilled process 8 (sh)\n".to_owned();
         let last = done.kept.measured.rounds.iter_mut().find(|round| round.rival == "earlyoom").expect("a round");
         *last = Round::of_panic("earlyoom".into(), 0, 1, log);
-        let text = whole("6.12", &[done], &[], &[], "6.12");
+        done.kept.measured.rounds[0].rival_died = true;
+        let text = whole("6.12", "", &[done], &[], &[]);
+        assert_eq!(line(&text, "- oom-killer"), "- oom-killer itself lost a process in 1 of 6 rounds.");
         assert_eq!(
             line(&text, "- The kernel"),
             "- The kernel gave up: round against earlyoom, number 1: the OOM killer had killed 2 processes, and found no \
@@ -286,8 +358,9 @@ mod tests {
             p99_interval: None,
             most: 3_000_000,
         };
-        assert_eq!(of_all(Unit::Milliseconds, &summary, 120), "1.00, p99 2.00, most 3.00 in 100 of 120");
-        assert_eq!(of_all(Unit::Milliseconds, &Summary { p99: None, ..summary }, 100), "1.00, most 3.00");
+        let of = |summary, rounds| of_all(|value| Unit::Milliseconds.text(value), summary, 0, rounds);
+        assert_eq!(of(&summary, 120), "1.00, p99 2.00, most 3.00 in 100 of 120");
+        assert_eq!(of(&Summary { p99: None, ..summary }, 100), "1.00, most 3.00");
     }
 
     #[test]
@@ -296,16 +369,18 @@ mod tests {
         let missing = cells::all().into_iter().filter(|cell| cell.name() == "tmpfs-zram");
         let missing: Vec<Missing> =
             missing.map(|cell| Missing { cell, why: "the guest ended with 1: a | b".into() }).collect();
-        let text = whole("6.12", &[sample()], &missing, &claims, "6.12");
+        let text = whole("6.12", "the short table\n", &[sample()], &missing, &claims);
         for expected in [
             "# Results of `cargo xtask bench` on Linux 6.12\n",
             "\n- DOES NOT HOLD: no race is lost: 1 of 20\n- NOT RUN: no wrong victim\n",
+            "\n\nthe short table\n\n## What has to hold\n",
             "\n## anon\n\nIn this cell one process fills",
+            " MiB of room; at the crossing at 400 MiB/s (median).\n\nLinux ",
             "; 2026-01-02, revision abc, seed 1.\n\n![each rival's rounds](6.12/anon.svg)\n\n| ",
             "\n| tmpfs-zram | NOT RUN | the guest ended with 1: a / b |\n",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
-        assert!(!whole("6.12", &[], &[], &[], "6.12").contains("not measured"));
+        assert!(!whole("6.12", "", &[], &[], &[]).contains("not measured"));
     }
 }

@@ -116,13 +116,14 @@ fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) 
 /// How long memory takes to be back with eBPF; an error where it was not back after a round.
 fn own(done: &Done) -> Option<Result<Summary, String>> {
     let all = done.kept.measured.of(EBPF).count();
-    let summary = MEMORY_BACK.summary(&done.kept.measured, EBPF);
+    let summary = Summary::of(done.kept.measured.of(EBPF).filter_map(|round| round.crossed_to_memory_back_ns));
     let n = summary.as_ref().map_or(0, |summary| summary.n);
     let missing = || format!("{} (memory was back in {n} of {all} rounds)", done.cell.name());
     (all > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
 }
 
-/// How long memory took to be back in the rounds in which a rival acted: no time where it did so before the crossing.
+/// How long memory took to be back in the rounds in which a rival acted, which may be never: no time where it acted before the
+/// crossing.
 fn acted(done: &Done, rival: &str) -> Option<Summary> {
     let acted = done.kept.measured.of(rival).filter(|round| round.has_acted());
     Summary::of(acted.filter_map(|round| if round.is_before_crossing() { Some(0) } else { (MEMORY_BACK.of)(round) }))
