@@ -417,7 +417,7 @@ impl Bench {
             }
         }
         let claims = verdicts::claims(&done, &self.shown);
-        let (kernel, short) = (self.kernel, table::short(&done));
+        let (kernel, short) = (self.kernel, table::short(&done, self.shown.len(), &claims));
         self.write(kernel, &table::whole(kernel, &short, &done, &missing, &claims))?;
         println!("\n{short}\n{}", table::judged(&claims));
         Ok(claims)
@@ -628,6 +628,7 @@ mod tests {
             "| tmpfs | NOT RUN | it broke |",
             "| slab | NOT RUN | another command is measuring it |",
             "| anon-zram | NOT RUN | not measured yet |",
+            "\nStatus: 1 of 28 cells measured, revision abc. no race is lost: UNDECIDED; ",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }

@@ -24,7 +24,17 @@ pub(crate) struct Summary {
     /// from 368 on.
     pub(crate) p99: Option<u64>,
     pub(crate) p99_interval: Option<(u64, u64)>,
+    pub(crate) least: u64,
     pub(crate) most: u64,
+}
+
+/// How a median stands to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    First,
+    /// Their intervals overlap.
+    Tied,
+    Behind,
 }
 
 impl Summary {
@@ -32,7 +42,7 @@ impl Summary {
     pub(crate) fn of(values: impl Iterator<Item = u64>) -> Option<Self> {
         let mut values: Vec<u64> = values.collect();
         values.sort_unstable();
-        let (n, most) = (values.len(), *values.last()?);
+        let (n, least, most) = (values.len(), *values.first()?, *values.last()?);
         Some(Self {
             n,
             // Between any value and what never happened there is nothing but that.
@@ -40,6 +50,7 @@ impl Summary {
             interval: outside(n).map(|outside| (values[outside], values[n - 1 - outside])),
             p99: (n >= P99).then(|| values[(n * 99).div_ceil(100) - 1]),
             p99_interval: outside_p99(n).map(|(below, above)| (values[below], values[n - 1 - above])),
+            least,
             most,
         })
     }
@@ -50,14 +61,21 @@ impl Summary {
         text(self.median) + &interval.unwrap_or_default()
     }
 
-    /// Whether it is smaller than the other, or the difference may be by chance. Where there are too few values for an
-    /// interval, nothing is.
-    pub(crate) fn is_first_or_tied(&self, other: &Self) -> bool {
-        let is_tied = match (self.interval, other.interval) {
-            (Some((low, high)), Some((others_low, others_high))) => low <= others_high && others_low <= high,
-            _ => false,
+    /// How it stands to the other. Where one of the two has too few values for an interval, all of its values have to be on one
+    /// side of all of the other's, and that has to be no chance; absent where it is not so.
+    pub(crate) fn order(&self, other: &Self) -> Option<Order> {
+        let (own, others) = match (self.interval, other.interval) {
+            (Some(own), Some(others)) => (own, others),
+            _ if by_chance(self.n, other.n) > ERROR => return None,
+            _ => ((self.least, self.most), (other.least, other.most)),
         };
-        is_tied || self.median <= other.median
+        if own.1 < others.0 {
+            Some(Order::First)
+        } else if others.1 < own.0 {
+            Some(Order::Behind)
+        } else {
+            self.interval.and(other.interval).and(Some(Order::Tied))
+        }
     }
 }
 
@@ -116,6 +134,11 @@ fn outside_p99(n: usize) -> Option<(usize, usize)> {
     Some((n - below, above))
 }
 
+/// How probable it is that all of `n` values are below all of `m` others that are distributed alike.
+fn by_chance(n: usize, m: usize) -> f64 {
+    (1..=n).map(|index| count(index) / count(m + index)).product()
+}
+
 /// The share that all possible rounds have at most, where it was seen in `seen` of `n`, with 95 % certainty: the
 /// one-sided bound of Clopper and Pearson, which with none seen is close to 3/n. Absent without rounds.
 pub(crate) fn share_at_most(seen: usize, n: usize) -> Option<f64> {
@@ -157,7 +180,8 @@ mod tests {
     #[test]
     fn a_median_is_the_middle_and_a_p99_takes_a_hundred() {
         assert_eq!(Summary::of(std::iter::empty()), None);
-        assert_eq!(summary(&[7]), Summary { n: 1, median: 7, interval: None, p99: None, p99_interval: None, most: 7 });
+        let one = Summary { n: 1, median: 7, interval: None, p99: None, p99_interval: None, least: 7, most: 7 };
+        assert_eq!(summary(&[7]), one);
         assert_eq!(summary(&[9, 1, 4, 2]).median, 3);
         let ninety_nine: Vec<u64> = (1..=99).collect();
         assert_eq!((summary(&ninety_nine).p99, summary(&ninety_nine).median), (None, 50));
@@ -205,19 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn a_tie_takes_intervals_that_overlap() {
-        let few = |from: u64| summary(&(from..from + 3).collect::<Vec<_>>());
-        let enough = |from: u64| summary(&(from..from + 6).collect::<Vec<_>>());
+    fn a_tie_takes_intervals_that_overlap_and_few_values_have_to_be_apart() {
+        let of = |n: u64, from: u64| summary(&(from..from + n).collect::<Vec<_>>());
         for (own, other, expected) in [
-            (enough(10), enough(20), true),
-            (enough(15), enough(10), true),
-            (enough(16), enough(10), false),
-            (few(10), few(10), true),
-            (few(11), few(10), false),
-            (few(11), enough(10), true),
-            (enough(11), few(10), false),
+            (of(6, 10), of(6, 16), Some(Order::First)),
+            (of(6, 15), of(6, 10), Some(Order::Tied)),
+            (of(6, 16), of(6, 10), Some(Order::Behind)),
+            // One of ten pairs of three and two is so by chance, and one of twenty of three and three.
+            (of(3, 10), of(2, 20), None),
+            (of(3, 10), of(3, 20), Some(Order::First)),
+            (of(3, 20), of(3, 10), Some(Order::Behind)),
+            (of(3, 10), of(3, 12), None),
+            (of(3, 12), of(3, 10), None),
+            (of(20, 10), of(1, 9), Some(Order::Behind)),
+            (of(20, 10), of(1, 30), Some(Order::First)),
+            (of(20, 10), of(1, 29), None),
+            (of(18, 10), of(1, 9), None),
         ] {
-            assert_eq!(own.is_first_or_tied(&other), expected, "{own:?} {other:?}");
+            assert_eq!(own.order(&other), expected, "{own:?} {other:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! What was measured, as Markdown: a short table, and one of counts and one of figures for each cell.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::cells::Cell;
@@ -99,8 +100,8 @@ fn filled(cell: &Cell, measured: &Measured) -> String {
     cell.what() + &figures::rate(measured).map(rate).unwrap_or_default()
 }
 
-/// The table that may be read alone: counts over all cells, and times of one.
-pub(super) fn short(done: &[Done]) -> String {
+/// The table that may be read alone: counts over all cells, and times of one; and how many of the cells are measured.
+pub(super) fn short(done: &[Done], cells: usize, claims: &[Claim]) -> String {
     let timed = done.iter().find(|one| one.cell.name() == SHORT);
     let mut text = match timed {
         Some(Done { cell, kept, .. }) => format!("Times: {}. {}.\n\n", cell.what(), origin(kept)),
@@ -131,7 +132,24 @@ pub(super) fn short(done: &[Done]) -> String {
         cells.extend(SHORT_FIGURES.iter().map(median));
         text.push_str(&row(&cells));
     }
-    text
+    text + "\n" + &status(done, cells, claims)
+}
+
+/// How much is measured, of which sources, and what comes of it, in a line.
+fn status(done: &[Done], cells: usize, claims: &[Claim]) -> String {
+    let parts = done.iter().filter(|one| one.kept.part().is_some()).count();
+    let in_part = if parts > 0 { format!(", {parts} of these in part") } else { String::new() };
+    let revisions: Vec<&str> =
+        done.iter().map(|one| &one.kept.revision[..]).collect::<BTreeSet<_>>().into_iter().collect();
+    let of = match revisions[..] {
+        [] => String::new(),
+        [one] => format!(", revision {one}"),
+        _ => format!(", revisions {}", revisions.join(", ")),
+    };
+    let judged = claims.iter().map(|claim| format!("{}: {}", claim.what, claim.verdict()));
+    let not_run = verdicts::not_run(claims).into_iter().map(|what| format!("{what}: {NOT_RUN}"));
+    let verdicts = judged.chain(not_run).collect::<Vec<_>>().join("; ");
+    format!("Status: {} of {cells} cells measured{in_part}{of}. {verdicts}.\n", done.len())
 }
 
 /// The claims as a list, and what is not claimed for want of cells.
@@ -260,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_short_table_has_every_rival_and_says_where_it_is_from() {
-        let text = short(&[sample()]);
+        let text = short(&[sample()], 28, &[]);
         assert!(text.starts_with(
             "Times: one process fills anonymous memory as fast as it can, without swap, 100 MiB of room. Linux 6.12.0-made-up, \
              967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
@@ -277,7 +295,18 @@ mod tests {
             line(&text, "| oom-killer |")
                 .starts_with("| oom-killer | 6 of 6 | - | 1 of 6 (at most 58.2 %) | NOT RUN |")
         );
-        assert!(short(&[]).starts_with("Times: NOT RUN.\n"));
+        let status =
+            "Status: 1 of 28 cells measured, revision abc. no race is lost: NOT RUN; no wrong victim: NOT RUN; ";
+        assert!(line(&text, "Status").starts_with(status), "{text}");
+        let mut part = sample();
+        (part.kept.revision, part.kept.ended) = ("abd".into(), Some("it broke".into()));
+        part.kept.measured.rounds.pop();
+        let claims = [Claim { what: "no race is lost", found: "1 of 20".into(), holds: Some(false) }];
+        let text = short(&[sample(), part], 28, &claims);
+        let status = "Status: 2 of 28 cells measured, 1 of these in part, revisions abc, abd. no race is lost: DOES NOT HOLD; \
+                      no wrong victim: NOT RUN; ";
+        assert!(line(&text, "Status").starts_with(status), "{text}");
+        assert!(short(&[], 28, &[]).starts_with("Times: NOT RUN.\n"));
     }
 
     #[test]
@@ -293,7 +322,7 @@ mod tests {
         let text = times(&done.kept.measured);
         assert!(line(&text, "| earlyoom |").contains(" | > 45 s [155, > 45 s], most > 45 s (3 of 6) | "), "{text}");
         assert!(line(&text, "| oom-killer |").contains(" | > 45 s (6 of 6) | "), "{text}");
-        assert!(line(&short(&[done]), "| earlyoom |").contains(" | > 45 s [155, > 45 s] | "));
+        assert!(line(&short(&[done], 1, &[]), "| earlyoom |").contains(" | > 45 s [155, > 45 s] | "));
     }
 
     #[test]
@@ -356,6 +385,7 @@ mod tests {
             interval: None,
             p99: Some(2_000_000),
             p99_interval: None,
+            least: 1_000_000,
             most: 3_000_000,
         };
         let of = |summary, rounds| of_all(|value| Unit::Milliseconds.text(value), summary, 0, rounds);

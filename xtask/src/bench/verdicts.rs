@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::cells::Cell;
-use super::figures::{MEMORY_BACK, Unit, bare};
+use super::figures::{MEMORY_BACK, bare};
 use super::measured::{Failed, Round};
 use super::rivals::{self, BRAKE, EBPF, JUDGED};
 use super::store::Done;
 use crate::claim::{self, Claim};
-use crate::statistics::{Ratio, Summary, share_at_most};
+use crate::statistics::{Order, Ratio, Summary, share_at_most};
 
 /// How many times as long as after a bare kill it may take until memory is back.
 const BARE_KILLS: f64 = 1.5;
@@ -63,15 +63,21 @@ pub(super) fn not_run(claims: &[Claim]) -> Vec<&'static str> {
     ALL.into_iter().filter(|what| claims.iter().all(|claim| claim.what != *what)).collect()
 }
 
+/// The fewest rounds of which a share is given.
+const SHARES: usize = 5;
+
 /// `seen` of `n`, and the bound of the share where that is not all.
 pub(super) fn share(seen: usize, n: usize) -> String {
-    let bound = share_at_most(seen, n).filter(|_| seen < n).map(|share| format!(" (at most {:.1} %)", share * 100.0));
+    let bound = share_at_most(seen, n)
+        .filter(|_| seen < n && n >= SHARES)
+        .map(|share| format!(" (at most {:.1} %)", share * 100.0));
     format!("{seen} of {n}{}", bound.unwrap_or_default())
 }
 
-/// That something is in no round of those that are judged, in the cells that it is about.
+/// That something is in no round of those that are judged, in the cells that it is about. Its bound is of all of them, and of
+/// each.
 fn never(what: &'static str, done: &[Done], is_about: fn(&Cell) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
-    let (mut found, mut broken, mut holds) = (Vec::new(), Vec::new(), true);
+    let (mut found, mut broken, mut holds, mut each) = (Vec::new(), Vec::new(), true, BTreeSet::new());
     for rival in JUDGED {
         let (mut seen, mut all) = (0, 0);
         for one in done.iter().filter(|one| is_about(&one.cell)) {
@@ -79,15 +85,19 @@ fn never(what: &'static str, done: &[Done], is_about: fn(&Cell) -> bool, is_seen
             if here > 0 {
                 broken.push(format!("{here} in {}", one.cell.name()));
             }
+            let rounds = one.kept.measured.of(rival).count();
+            each.extend((rounds > 0).then_some((rounds, here)));
             seen += here;
-            all += one.kept.measured.of(rival).count();
+            all += rounds;
         }
         holds &= seen == 0;
         if all > 0 {
             found.push(format!("{} rounds against {rival}", share(seen, all)));
         }
     }
-    let found = [found.join(", "), broken.join(", ")].into_iter().filter(|part| !part.is_empty());
+    let each: Vec<String> = each.into_iter().map(|(rounds, here)| share(here, rounds)).collect();
+    let each = if each.is_empty() { String::new() } else { format!("in each cell {}", each.join(" or ")) };
+    let found = [found.join(", "), each, broken.join(", ")].into_iter().filter(|part| !part.is_empty());
     let found = found.collect::<Vec<_>>().join("; ");
     (!found.is_empty()).then_some(Claim { what, found, holds: Some(holds) })
 }
@@ -129,23 +139,32 @@ fn acted(done: &Done, rival: &str) -> Option<Summary> {
     Summary::of(acted.filter_map(|round| if round.is_before_crossing() { Some(0) } else { (MEMORY_BACK.of)(round) }))
 }
 
-/// The rivals that killed something, and were sooner.
+/// Whether memory is back first, or tied, beside each rival that acted, and which of them is nearest.
 fn behind(done: &Done) -> Judged {
     let own = match own(done)? {
         Ok(own) => own,
         Err(missing) => return Some((Some(false), missing)),
     };
-    let text = |summary: &Summary| Unit::Milliseconds.median(summary);
+    let text = |summary: &Summary, rival| summary.text(MEMORY_BACK.text(&done.kept.measured, rival));
     let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
-    let (mut sooner, mut holds) = (Vec::new(), Some(true));
-    for name in others {
-        let Some(other) = acted(done, name).filter(|other| !own.is_first_or_tied(other)) else { continue };
-        sooner.push(format!("{name} {}", text(&other)));
-        // Of few rounds nothing follows.
-        holds = claim::together([holds, other.interval.and(Some(false))]);
-    }
-    let but = if sooner.is_empty() { String::new() } else { format!(", behind {}", sooner.join(" and ")) };
-    Some((holds, format!("{} {} ms{but}", done.cell.name(), text(&own))))
+    let others: Vec<_> = others.filter_map(|name| Some((name, acted(done, name)?))).collect();
+    let named = |(name, other): &(&'static str, Summary)| format!("{name} {} (n = {})", text(other, name), other.n);
+    let of = |place| {
+        let those = others.iter().filter(|(_, other)| own.order(other) == place).map(named);
+        Some(those.collect::<Vec<_>>().join(" and ")).filter(|those| !those.is_empty())
+    };
+    let (sooner, unknown, tied) = (of(Some(Order::Behind)), of(None), of(Some(Order::Tied)));
+    let nearest = others.iter().min_by_key(|(_, other)| other.median).map(named);
+    let holds = if sooner.is_some() { Some(false) } else { unknown.is_none().then_some(true) };
+    let place = [("behind", sooner), ("undecided beside", unknown), ("tied with", tied)];
+    let place: Vec<String> =
+        place.into_iter().filter_map(|(place, those)| Some(format!("{place} {}", those?))).collect();
+    let place = if place.is_empty() {
+        format!("first, {}", nearest.map_or("no rival acted".into(), |nearest| format!("before {nearest}")))
+    } else {
+        place.join(", ")
+    };
+    Some((holds, format!("{} {} ms, {place}", done.cell.name(), text(&own, EBPF))))
 }
 
 /// How many times as long it takes as after a bare kill.
@@ -263,7 +282,7 @@ mod tests {
             }
         };
         assert_eq!(broken_by(&gave_up), [""; 0], "a kernel that gave up was not sooner");
-        // What acted in fewer rounds than an interval takes decides nothing.
+        // One round beside six decides nothing.
         let mut once = both(&|round| {
             if round.rival == "earlyoom" && round.number > 0 {
                 (round.killed_by, round.oom_kills) = (Some(KilledBy::OomKiller), 1);
@@ -346,15 +365,44 @@ mod tests {
         let claims = claims(&[sample()]);
         let found: Vec<&str> = claims.iter().map(|claim| &claim.found[..]).collect();
         let share = "0 of 6 (at most 39.3 %) rounds against";
-        let none = format!("{share} plimsoll-ebpf, {share} plimsoll-ebpf-brake");
+        let none = format!("{share} plimsoll-ebpf, {share} plimsoll-ebpf-brake; in each cell 0 of 6 (at most 39.3 %)");
         assert_eq!(
             found,
             [
                 &none[..],
                 &none,
-                "in 1 of 1 cells: anon 40.5 [38.0, 43.0] ms",
+                "in 1 of 1 cells: anon 40.5 [38.0, 43.0] ms, first, before earlyoom 235 (n = 3)",
                 "in 1 of 1 cells: anon 1.35 [1.23, 1.48] times"
             ]
         );
+        let mut more = both(&|_| ());
+        more[1].kept.measured.rounds.retain(|round| round.rival != EBPF || round.number < 4);
+        let needless = super::claims(&more, &[]).into_iter().find(|claim| claim.what == NEEDLESS).expect("a claim");
+        assert!(needless.found.ends_with("; in each cell 0 of 4 or 0 of 6 (at most 39.3 %)"), "{}", needless.found);
+    }
+
+    #[test]
+    fn few_rounds_in_which_a_rival_acted_decide_only_where_all_are_apart() {
+        // With eBPF it takes 38 to 43 ms.
+        let found = |times: &[Option<u64>]| {
+            let mut done = sample();
+            for round in done.kept.measured.rounds.iter_mut().filter(|round| round.rival == "earlyoom") {
+                (round.killed_by, round.oom_kills) = (Some(KilledBy::OomKiller), 1);
+                if let Some(ms) = times.get(round.number as usize) {
+                    (round.killed_by, round.oom_kills) = (Some(KilledBy::Rival), 0);
+                    round.crossed_to_memory_back_ns = ms.map(|ms| ms * 1_000_000);
+                }
+            }
+            let claim = claims(&[done]).into_iter().find(|claim| claim.what == FIRST).expect("a claim");
+            let (_, place) = claim.found.split_once(" ms, ").expect("its place");
+            (claim.holds, place.to_owned())
+        };
+        assert_eq!(found(&[Some(1), Some(2)]), (Some(false), "behind earlyoom 1.50 (n = 2)".into()));
+        assert_eq!(found(&[Some(1)]), (None, "undecided beside earlyoom 1.00 (n = 1)".into()));
+        assert_eq!(found(&[Some(90)]), (None, "undecided beside earlyoom 90.0 (n = 1)".into()));
+        assert_eq!(found(&[Some(40), Some(50)]), (None, "undecided beside earlyoom 45.0 (n = 2)".into()));
+        assert_eq!(found(&[Some(90), None]), (Some(true), "first, before oom-killer 275 [250, 300] (n = 6)".into()));
+        let tied = found(&[40; 6].map(Some));
+        assert_eq!(tied, (Some(true), "tied with earlyoom 40.0 [40.0, 40.0] (n = 6)".into()));
     }
 }
