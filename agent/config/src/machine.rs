@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::deserialize::{Document, Refusal};
-use crate::scalar::{Address, Amount, As, Directory, Hold, Place, Source, Span, Whole, amount};
+use crate::scalar::{Address, Amount, As, Directory, Hold, Place, Source, Span, Victims, Whole, amount};
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Origin as ThresholdOrigin, Signal, Threshold, ThresholdAmount};
@@ -41,7 +41,7 @@ pub struct Machine {
     /// Evict by rank even where most of the growth was in nothing that may be evicted.
     pub evict_for_unattributed: bool,
     /// Hard thresholds evict workloads of at most so many owners within any minute, and soft ones of as many.
-    #[serde(with = "As::<Whole<u32, 0, 10_000>>")]
+    #[serde(with = "As::<Victims>")]
     pub victims_per_minute: u32,
     /// Growth counts from this much of the fall in available memory, in percent: workloads that grew by less together
     /// are not evicted for it.

@@ -90,6 +90,25 @@ impl<T: TryFrom<i32> + Serialize, const LEAST: i32, const MOST: i32> Scalar for 
     }
 }
 
+/// How many victims there may be within a minute. None at all is no limit but a dry run.
+pub(crate) struct Victims;
+
+impl Scalar for Victims {
+    type Value = u32;
+
+    fn expected() -> String {
+        format!("{}; machine.shadow: true is a dry run, which evicts nothing", Whole::<u32, 1, 10_000>::expected())
+    }
+
+    fn parse(text: &str) -> Option<u32> {
+        Whole::<u32, 1, 10_000>::parse(text)
+    }
+
+    fn schema() -> Schema {
+        Whole::<u32, 1, 10_000>::schema()
+    }
+}
+
 /// A duration within bounds, in milliseconds.
 pub(crate) struct Span<const LEAST: u64 = 0, const MOST: u64 = { u64::MAX }>;
 

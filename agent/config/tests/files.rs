@@ -432,7 +432,13 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         (
             "machine: {victimsPerMinute: many}",
-            "test.yaml:1: machine.victimsPerMinute: \"many\": expected a whole number from 0 to 10000",
+            "test.yaml:1: machine.victimsPerMinute: \"many\": expected a whole number from 1 to 10000; machine.shadow: true is \
+             a dry run, which evicts nothing",
+        ),
+        (
+            "machine: {victimsPerMinute: 0}",
+            "test.yaml:1: machine.victimsPerMinute: \"0\": expected a whole number from 1 to 10000; machine.shadow: true is a \
+             dry run, which evicts nothing",
         ),
         (
             "machine: {stallPercent: 101}",
