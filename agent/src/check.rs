@@ -125,6 +125,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
         rows.push(row("other OOM daemon", true, "none", ""));
     }
     let advice = match facts.other_acts {
+        None if facts.is_root => "whether this one would act or shadow is not known: its lock cannot be read",
         None => "whether this one would act or shadow is not known: run as root",
         Some(_) => "this one would shadow it, and act once that is gone",
     };
@@ -183,7 +184,12 @@ fn own_rows(facts: &Facts) -> Vec<Row> {
         .map(|(capability, action)| {
             let held = facts.holds(*capability);
             let found = format!("{}, to {action}", if held { "held" } else { "not held" });
-            row(&capability.to_string(), held, found, "this process cannot: run as root or with the shipped unit")
+            let advice = if facts.is_root {
+                "this process cannot, although it is root's: its container or service has to be given it, as the shipped unit is"
+            } else {
+                "this process cannot: run as root or with the shipped unit"
+            };
+            row(&capability.to_string(), held, found, advice)
         })
         .collect();
     let unlimited = facts.lockable.is_none() || facts.holds(capabilities::SYS_RESOURCE);
@@ -256,9 +262,16 @@ fn cgroup_row(mode: &CgroupMode) -> Row {
 
 fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
     let lockdown = kernel.lockdown.as_deref().unwrap_or("none");
+    let (symbols, symbols_advice) = match (kernel.symbols_listed, kernel.symbols_visible) {
+        (_, true) => ("visible", ""),
+        (true, false) => {
+            ("hidden", "no threshold in the kernel: set kernel.kptr_restrict to 1 or 0, and give CAP_SYSLOG")
+        }
+        // Its variables are not in the list, whatever may be seen of it.
+        (false, false) => ("not listed", "no threshold in the kernel: it must be built with CONFIG_KALLSYMS_ALL"),
+    };
     let symbols = format!(
-        "{}, kernel.kptr_restrict {}",
-        if kernel.symbols_visible { "visible" } else { "hidden" },
+        "{symbols}, kernel.kptr_restrict {}",
         kernel.kptr_restrict.map_or_else(|| "unknown".into(), |value| value.to_string())
     );
     let programs = |result: &Result<bool, String>| match result {
@@ -283,12 +296,7 @@ fn kernel_rows(kernel: &KernelFacts) -> Vec<Row> {
             btf.unwrap_or_else(|| "there".into()),
             "no programs in the kernel: it must be built with CONFIG_DEBUG_INFO_BTF",
         ),
-        row(
-            "kernel symbols",
-            kernel.symbols_visible,
-            symbols,
-            "no threshold in the kernel: set kernel.kptr_restrict to 1 or 0, and give CAP_SYSLOG",
-        ),
+        row("kernel symbols", kernel.symbols_visible, symbols, symbols_advice),
         row(
             "lockdown",
             lockdown != CONFIDENTIALITY,

@@ -153,9 +153,7 @@ fn counter_address(btf: &Btf, symbols: &Symbols, item: &str) -> Result<u64, Stri
     for (enumeration, array) in ARRAYS {
         match btf.enumerator(enumeration, item) {
             Ok(index) => {
-                let base = symbols.address(array).ok_or_else(|| {
-                    format!("/proc/kallsyms hides the address of {array}: CAP_SYSLOG, and kernel.kptr_restrict below 2")
-                })?;
+                let base = symbols.address(array).ok_or_else(|| symbols.why_unknown(array))?;
                 return Ok(base + 8 * u64::from(index));
             }
             Err(error) => why = error,

@@ -31,7 +31,9 @@ pub struct KernelFacts {
     pub threshold_blind: Option<String>,
     /// Whether the number of tasks can be read in the kernel.
     pub task_count: bool,
-    /// Whether `/proc/kallsyms` shows addresses.
+    /// Whether `/proc/kallsyms` lists the kernel's variables.
+    pub symbols_listed: bool,
+    /// Whether it shows their addresses.
     pub symbols_visible: bool,
     /// `kernel.kptr_restrict`.
     pub kptr_restrict: Option<u8>,
@@ -134,6 +136,7 @@ pub(crate) fn gather(root: &Path) -> Found {
             .map(|_| "cgroup_disable=memory is on the kernel's command line, so nothing is charged to a cgroup".into())
             .or_else(|| layout.as_ref().and_then(|layout| layout.blind.clone())),
         task_count: layout.as_ref().is_some_and(|layout| layout.address("NR_THREADS").is_some()),
+        symbols_listed: symbols.listed(),
         symbols_visible: symbols.visible(),
         kptr_restrict: text("proc/sys/kernel/kptr_restrict").and_then(|value| value.trim().parse().ok()),
         lockdown: text("sys/kernel/security/lockdown").and_then(|modes| chosen(&modes)),

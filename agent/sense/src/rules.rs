@@ -35,7 +35,11 @@ fn plan_one(family: &'static Family, facts: &KernelFacts) -> Planned {
         return none(why.clone());
     }
     if family.name == TASKS && !facts.task_count {
-        return none("/proc/kallsyms hides the address of nr_threads".into());
+        return none(if facts.symbols_listed {
+            "/proc/kallsyms hides the address of nr_threads".into()
+        } else {
+            "/proc/kallsyms does not list nr_threads: the kernel lacks CONFIG_KALLSYMS_ALL".into()
+        });
     }
     if family.name == STALL && !facts.psi {
         // The functions are there and write no flags, which the programs read.
@@ -85,6 +89,7 @@ mod tests {
             missing_members: Vec::new(),
             threshold_blind: None,
             task_count: true,
+            symbols_listed: true,
             symbols_visible: true,
             kptr_restrict: Some(0),
             lockdown: None,

@@ -41,6 +41,20 @@ impl Symbols {
         self.addresses.get(symbol).copied().filter(|address| *address != 0)
     }
 
+    /// Whether any of them is listed: they are variables, which a kernel without `CONFIG_KALLSYMS_ALL` leaves out.
+    pub(crate) fn listed(&self) -> bool {
+        !self.addresses.is_empty()
+    }
+
+    /// Why the address of a symbol is not known.
+    pub(crate) fn why_unknown(&self, symbol: &str) -> String {
+        if self.addresses.contains_key(symbol) {
+            format!("/proc/kallsyms hides the address of {symbol}: CAP_SYSLOG, and kernel.kptr_restrict below 2")
+        } else {
+            format!("/proc/kallsyms does not list {symbol}: the kernel lacks CONFIG_KALLSYMS_ALL")
+        }
+    }
+
     /// Whether any of them was there and its address is shown.
     pub(crate) fn visible(&self) -> bool {
         self.addresses.values().any(|address| *address != 0)
@@ -63,9 +77,16 @@ mod tests {
         let symbols = Symbols::read(&path).expect("read");
         assert_eq!(symbols.address("vm_zone_stat"), Some(0xffff_ffff_8200_0010));
         assert_eq!(symbols.address("nr_threads"), None);
-        assert!(symbols.visible());
+        assert!(symbols.visible() && symbols.listed());
         fs::write(&path, "0000000000000000 B vm_zone_stat\n").expect("write");
         let symbols = Symbols::read(&path).expect("read");
-        assert_eq!((symbols.address("vm_zone_stat"), symbols.visible()), (None, false));
+        assert_eq!((symbols.address("vm_zone_stat"), symbols.visible(), symbols.listed()), (None, false, true));
+        let why = symbols.why_unknown("vm_zone_stat");
+        assert!(why.contains("hides") && why.contains("kptr_restrict"), "{why}");
+        fs::write(&path, "ffffffff81000010 T start_kernel\n").expect("write");
+        let symbols = Symbols::read(&path).expect("read");
+        assert!(!symbols.visible() && !symbols.listed());
+        let why = symbols.why_unknown("vm_zone_stat");
+        assert!(why.contains("CONFIG_KALLSYMS_ALL") && !why.contains("kptr_restrict"), "{why}");
     }
 }

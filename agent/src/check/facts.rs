@@ -43,6 +43,8 @@ pub(super) struct Facts {
     pub(super) release: Result<(), String>,
     /// Those that this process holds, of those that the agent uses.
     pub(super) held: Vec<Capability>,
+    /// This process is root's.
+    pub(super) is_root: bool,
     /// How much memory may be locked; `None` for any amount.
     pub(super) lockable: Option<Bytes>,
     /// The highest real-time priority that may be taken without a capability.
@@ -126,6 +128,7 @@ impl Facts {
             files: cgroup.map(|path| (path.join("cgroup.kill").exists(), path.join("cgroup.freeze").exists())),
             release: release(),
             held: CAPABILITIES.iter().map(|(capability, _)| *capability).filter(|it| held.contains(it)).collect(),
+            is_root: rustix::process::geteuid().is_root(),
             lockable: getrlimit(Resource::Memlock).current.map(Bytes),
             real_time: getrlimit(Resource::Rtprio).current,
             swap: memory.map(|reading| (reading.swap_total, reading.swap_free)),

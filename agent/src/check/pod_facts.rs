@@ -52,7 +52,11 @@ pub(super) fn pod_facts_row(PodFacts { path, read, is_tried }: &PodFacts) -> Row
             None if *is_tried => (format!("{} in {path}", pods(listed)), ""),
             None => (
                 format!("{} in {path}, as this user reads it", pods(listed)),
-                "whether the agent can read it is not known: run as root",
+                if rustix::process::geteuid().is_root() {
+                    "whether the agent can read it is not known: this process may not become user 65525"
+                } else {
+                    "whether the agent can read it is not known: run as root"
+                },
             ),
             Some(error) => {
                 (format!("{} in {path}, and {} cannot be read; line {error}", pods(listed), listed.unread), UNREAD)

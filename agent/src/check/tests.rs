@@ -25,6 +25,7 @@ fn good() -> Facts {
         missing_members: Vec::new(),
         threshold_blind: None,
         task_count: true,
+        symbols_listed: true,
         symbols_visible: true,
         kptr_restrict: Some(0),
         lockdown: None,
@@ -42,6 +43,7 @@ fn good() -> Facts {
         files: Some((true, true)),
         release: Ok(()),
         held: CAPABILITIES.iter().map(|(capability, _)| *capability).collect(),
+        is_root: true,
         lockable: Some(Bytes::mib(8)),
         real_time: Some(0),
         swap: Some((Bytes::ZERO, Bytes::ZERO)),
@@ -204,6 +206,32 @@ fn a_machine_that_cannot_be_served_is_named() {
         assert_eq!(code(&rows), CANNOT);
         let text = text(&rows);
         assert!(text.lines().any(|line| line.starts_with("cannot    cgroups ") && line.ends_with(says)), "{text}");
+    }
+}
+
+#[test]
+fn root_is_not_advised_to_run_as_root() {
+    for (is_root, advises) in [(true, false), (false, true)] {
+        let mut facts = Facts { is_root, other_acts: None, ..good() };
+        without(&mut facts, capabilities::KILL);
+        let advice: Vec<String> = rows(&facts).into_iter().map(|row| row.advice).filter(|it| !it.is_empty()).collect();
+        assert_eq!(advice.len(), 2, "{advice:?}");
+        assert!(advice.iter().all(|advice| advice.contains("run as root") == advises), "{advice:?}");
+    }
+}
+
+#[test]
+fn symbols_that_are_not_listed_are_not_a_matter_of_rights() {
+    for (listed, found, advice) in [
+        (true, "hidden, kernel.kptr_restrict 1", "kernel.kptr_restrict"),
+        (false, "not listed, ", "CONFIG_KALLSYMS_ALL"),
+    ] {
+        let mut facts = good();
+        (facts.kernel.symbols_listed, facts.kernel.symbols_visible) = (listed, false);
+        facts.kernel.kptr_restrict = Some(1);
+        let rows = rows(&facts);
+        let row = rows.iter().find(|row| row.name == "kernel symbols").expect("a row");
+        assert!(row.found.starts_with(found) && row.advice.contains(advice), "{row:?}");
     }
 }
 
