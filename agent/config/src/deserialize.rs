@@ -142,7 +142,7 @@ impl<'a> Document<'a> {
 /// What is in a list or a mapping, each with its key. Of a name that is repeated the last counts.
 fn children<'a>(parent: &str, node: &'a Node) -> Vec<(String, &'a str, Place<'a>)> {
     match &node.value {
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => Vec::new(),
+        Value::Null | Value::Bool(..) | Value::Number(_) | Value::Text(_) => Vec::new(),
         Value::List(list) => {
             let place = |node: &'a Node| Place { node, name: node.line };
             list.iter().enumerate().map(|(index, node)| (format!("{parent}[{index}]"), "", place(node))).collect()
@@ -207,7 +207,7 @@ impl<'a> At<'a> {
     fn visit<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, Refusal> {
         match &self.node.value {
             Value::Null => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Bool(value, _) => visitor.visit_bool(*value),
             Value::Number(text) | Value::Text(text) => visitor.visit_str(text),
             Value::List(_) => visitor.visit_seq(SeqDeserializer::new(self.children().map(|(_, child)| child))),
             Value::Map(_) => visitor.visit_map(MapDeserializer::new(self.children())),
@@ -232,7 +232,7 @@ impl<'de> Deserializer<'de> for At<'_> {
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
         match (&self.node.value, self.document.overrides.contains_key(&self.key)) {
-            (Value::Bool(value), _) => visitor.visit_bool(*value),
+            (Value::Bool(value, _), _) => visitor.visit_bool(*value),
             (Value::Text(text), true) if text == "true" => visitor.visit_bool(true),
             (Value::Text(text), true) if text == "false" => visitor.visit_bool(false),
             _ => Err(Refusal::value(&self.key, "expected true or false")),
@@ -251,6 +251,11 @@ impl<'de> Deserializer<'de> for At<'_> {
     ) -> Result<V::Value, Refusal> {
         let read = match &self.node.value {
             Value::Text(text) => visitor.visit_enum(StrDeserializer::new(text)),
+            // YAML takes an unquoted `off`, and `no`, for a boolean.
+            Value::Bool(false, _) => match variants.iter().find(|name| matches!(**name, "off" | "none")) {
+                Some(off) => visitor.visit_enum(StrDeserializer::new(off)),
+                None => Err(Refusal::unknown_variant("", variants)),
+            },
             _ => Err(Refusal::unknown_variant("", variants)),
         };
         read.map_err(|refusal| refusal.at(&self.key))

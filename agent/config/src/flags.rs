@@ -107,7 +107,7 @@ fn put(node: &mut Node, path: &[&str], text: &str) {
     }
     if let Value::Map(map) = &mut node.value {
         let index = map.iter().rposition(|(found, _)| found.text == *name).unwrap_or_else(|| {
-            map.push((Name { line: 0, text: (*name).to_owned() }, Node { line: 0, value: Value::Null }));
+            map.push((Name { line: 0, text: (*name).to_owned() }, Node { line: 0, column: 0, value: Value::Null }));
             map.len() - 1
         });
         put(&mut map[index].1, rest, text);

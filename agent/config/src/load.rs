@@ -30,7 +30,7 @@ pub(crate) fn own(
     let is_empty = text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
     let document = if is_empty { None } else { read(text, problems) };
     let document = document.filter(|document| !is_misplaced(&document.value, "", problems));
-    let mut root = document.unwrap_or(Node { line: 1, value: Value::Null });
+    let mut root = document.unwrap_or(Node { line: 1, column: 1, value: Value::Null });
     repeated(&root.value, Dialect::Own, problems);
     let own_keys = Configuration::own_keys();
     let layer = mapping(root.entries("", problems), Dialect::Own, &own_keys, problems);

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) enum Value {
     Null,
-    Bool(bool),
+    /// With the word that it is written as: `off`, `no` and `false` are one value.
+    Bool(bool, String),
     Number(String),
     Text(String),
     List(Vec<Node>),
@@ -23,6 +24,8 @@ pub(crate) enum Value {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) line: u64,
+    /// In characters, from 1.
+    pub(crate) column: u64,
     pub(crate) value: Value,
 }
 
@@ -36,7 +39,7 @@ pub(crate) struct Name {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, referenced, .. } = Spanned::deserialize(deserializer)?;
-        Ok(Self { line: referenced.line(), value })
+        Ok(Self { line: referenced.line(), column: referenced.column(), value })
     }
 }
 
@@ -52,8 +55,7 @@ impl Value {
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
-            Self::Bool(value) => value.to_string(),
-            Self::Number(text) | Self::Text(text) => text.clone(),
+            Self::Bool(_, text) | Self::Number(text) | Self::Text(text) => text.clone(),
             Self::List(_) => "a list".to_owned(),
             Self::Map(_) => "a mapping".to_owned(),
         }
@@ -78,7 +80,7 @@ impl<'de> Deserialize<'de> for Value {
                 Value::deserialize(deserializer)
             }
             fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-                Ok(Value::Bool(value))
+                Ok(Value::Bool(value, value.to_string()))
             }
             fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
                 Ok(Value::Number(value.to_string()))
@@ -121,15 +123,50 @@ impl<'de> Deserialize<'de> for Value {
 pub(crate) fn read(text: &str, problems: &mut Problems) -> Option<Node> {
     // `duplicates` finds a key that is repeated, with both lines and together with whatever else is wrong.
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins, with_snippet: false };
-    let read = serde_saphyr::from_str_with_options(text, options);
-    read.map_err(|error| {
-        let error = error.without_snippet();
-        let line = error.location().map_or(1, |location| location.line());
-        let message = error.to_string();
-        let message = message.lines().next().unwrap_or_default();
-        problems.add(Some(line), "", None, &format!("not valid YAML: {message}"));
-    })
-    .ok()
+    let mut root: Node = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| {
+            let error = error.without_snippet();
+            let line = error.location().map_or(1, |location| location.line());
+            problems.add(Some(line), "", None, &refusal(error));
+        })
+        .ok()?;
+    let lines: Vec<&str> = text.lines().collect();
+    name_booleans(&mut root, &lines);
+    Some(root)
+}
+
+/// Why a text is refused that is no document. What the parser says of its own limits concerns no reader.
+fn refusal(error: &serde_saphyr::Error) -> String {
+    match error {
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            "more than one YAML document (a line `---`); expected one alone".to_owned()
+        }
+        serde_saphyr::Error::Budget { .. } => {
+            "too large, or too deeply nested, for a configuration; expected less".to_owned()
+        }
+        error => format!("not valid YAML: {}", error.to_string().lines().next().unwrap_or_default()),
+    }
+}
+
+/// Has each boolean as it is written in these lines.
+fn name_booleans(node: &mut Node, lines: &[&str]) {
+    let Node { line, column, value } = node;
+    match value {
+        Value::Null | Value::Number(_) | Value::Text(_) => {}
+        Value::Bool(_, text) => {
+            let place = |number: u64| usize::try_from(number).ok()?.checked_sub(1);
+            let rest = place(*line).zip(place(*column)).and_then(|(line, column)| {
+                let line = lines.get(line)?;
+                line.char_indices().nth(column).map(|(at, _)| &line[at..])
+            });
+            let word = rest.map(|rest| rest.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default());
+            if let Some(word) = word.filter(|word| !word.is_empty()) {
+                word.clone_into(text);
+            }
+        }
+        Value::List(list) => list.iter_mut().for_each(|item| name_booleans(item, lines)),
+        Value::Map(map) => map.iter_mut().for_each(|(_, value)| name_booleans(value, lines)),
+    }
 }
 
 /// A key that a mapping has more than once.
@@ -153,7 +190,7 @@ pub(crate) fn duplicates(value: &Value) -> Vec<Duplicate> {
 /// Values are never nested deeper than the parser allows, so that this ends.
 fn walk(value: &Value, parent: &str, found: &mut Vec<Duplicate>) {
     match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => {}
+        Value::Null | Value::Bool(..) | Value::Number(_) | Value::Text(_) => {}
         Value::List(list) => {
             for (index, item) in list.iter().enumerate() {
                 walk(&item.value, &format!("{parent}[{index}]"), found);
@@ -253,7 +290,7 @@ impl Node {
     pub(crate) fn text(&self, key: &str, expected: &str, problems: &mut Problems) -> Option<&str> {
         match &self.value {
             Value::Text(text) | Value::Number(text) => Some(text),
-            Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => {
+            Value::Null | Value::Bool(..) | Value::List(_) | Value::Map(_) => {
                 self.refuse(key, expected, problems);
                 None
             }
@@ -268,7 +305,7 @@ impl Node {
             }
             // `key:` with nothing behind it is an empty list.
             Value::Null => Vec::new(),
-            Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::Map(_) => {
+            Value::Bool(..) | Value::Number(_) | Value::Text(_) | Value::Map(_) => {
                 self.refuse(key, expected, problems);
                 Vec::new()
             }
@@ -280,7 +317,7 @@ impl Node {
         match &self.value {
             Value::Map(map) => map.as_slice(),
             Value::Null => &[],
-            Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+            Value::Bool(..) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
                 self.refuse(key, "expected a mapping", problems);
                 &[]
             }

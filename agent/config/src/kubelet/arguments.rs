@@ -104,7 +104,7 @@ pub(crate) fn node_config(text: &str, problems: &mut Problems) -> Vec<Flag> {
         for (place, item) in node.list(&full, "expected a list such as [\"memory.available<500Mi\"]", problems) {
             let value = match &item.value {
                 Value::Text(text) | Value::Number(text) => text.clone(),
-                Value::Bool(truth) => truth.to_string(),
+                Value::Bool(truth, _) => truth.to_string(),
                 Value::Null | Value::List(_) | Value::Map(_) => {
                     item.refuse(&place, "expected the text of one value", problems);
                     continue;

@@ -233,7 +233,7 @@ impl Reader<'_> {
                     Value::Number(text) => Some(PatchValue::Scalar(text.clone())),
                     Value::Text(text) if self.dialect == Dialect::Own => Some(PatchValue::Scalar(text.clone())),
                     Value::Text(_) => self.refuse(name, item, &format!("{expected}, without quotes")),
-                    Value::Null | Value::Bool(_) | Value::List(_) | Value::Map(_) => self.refuse(name, item, expected),
+                    Value::Null | Value::Bool(..) | Value::List(_) | Value::Map(_) => self.refuse(name, item, expected),
                 }
             }
             Shape::Bool => match truth(&item.value, self.dialect) {
@@ -265,7 +265,7 @@ impl Reader<'_> {
             Value::Text(text) | Value::Number(text) if is_reservation(self.key) && Quantity::parse(text).is_ok() => {
                 return self.without_resource(item, text);
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
+            Value::Null | Value::Bool(..) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
                 return self.refuse(self.key.name, item, "expected a mapping");
             }
         };
@@ -309,7 +309,7 @@ impl Reader<'_> {
             Value::Number(_) if self.dialect != Dialect::Own => {
                 self.refuse(key, item, &format!("{expected}, between quotes: the kubelet takes no bare number here"))
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => {
+            Value::Null | Value::Bool(..) | Value::Number(_) | Value::Text(_) | Value::List(_) | Value::Map(_) => {
                 item.text(key, expected, self.problems).map(str::to_owned)
             }
         }
@@ -336,7 +336,7 @@ pub(crate) fn expected_in(map: &str) -> &'static str {
 /// The kubelet reads YAML 1.1, where these words are booleans.
 fn truth(value: &Value, dialect: Dialect) -> Option<bool> {
     match value {
-        Value::Bool(truth) => Some(*truth),
+        Value::Bool(truth, _) => Some(*truth),
         Value::Text(word) if dialect != Dialect::Own => match word.as_str() {
             "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
             "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
@@ -349,7 +349,7 @@ fn truth(value: &Value, dialect: Dialect) -> Option<bool> {
 fn json(value: &Value) -> serde_json::Value {
     match value {
         Value::Null => serde_json::Value::Null,
-        Value::Bool(truth) => (*truth).into(),
+        Value::Bool(truth, _) => (*truth).into(),
         Value::Number(text) => {
             let whole = text.parse::<i64>().map(Into::into).or_else(|_| text.parse::<u64>().map(Into::into));
             let number = whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?));
