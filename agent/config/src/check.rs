@@ -12,6 +12,9 @@ use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
+/// What `ProtectHome=yes` of systemd.exec(5) makes empty.
+const HIDDEN: [&str; 3] = ["/home", "/root", "/run/user"];
+
 /// The node of a configuration; what is not known is not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
@@ -19,6 +22,8 @@ pub struct Node {
     pub has_kubelet: bool,
     /// All its memory.
     pub memory: Option<Bytes>,
+    /// What of that is available now, by the kubelet's formula.
+    pub available: Option<Bytes>,
     /// What of that is set aside for huge pages. Pods request it by name, and the kubelet subtracts it from what they can
     /// request otherwise.
     pub huge_pages: Bytes,
@@ -168,6 +173,10 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     reported.soft_thresholds(node);
     reported.soft_thresholds_of_slices(configuration);
     reported.uncertain_thresholds(node);
+    reported.hidden_paths(configuration);
+    let Plausible { errors, warnings } = implausible_thresholds(configuration, node.memory, node.available);
+    reported.errors.extend(errors);
+    reported.warnings.extend(warnings);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
     if let Some(headroom) = &headroom {
         reported.headroom(headroom);
@@ -189,6 +198,53 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     reported.static_pods(&node.static_pods);
     let Reported { kubelet: _, errors, warnings } = reported;
     Findings { errors, warnings, headroom }
+}
+
+/// What is to be said of thresholds on memory beside the memory of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plausible {
+    /// Those that are always met.
+    pub errors: Vec<Problem>,
+    /// Those that probably are not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Compares thresholds on memory with what the machine has, and with what is available now. An amount that is always met is an
+/// error in Plimsoll's own file alone: a kubelet runs by it.
+pub fn implausible_thresholds(
+    configuration: &Configuration,
+    memory: Option<Bytes>,
+    available: Option<Bytes>,
+) -> Plausible {
+    let Configuration { kubelet, own_thresholds, .. } = configuration;
+    let reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
+    let mut found = Plausible::default();
+    let Some(capacity) = memory else { return found };
+    let of_memory = |threshold: &&Threshold<Quantity>| threshold.signal == Signal::MemoryAvailable;
+    for threshold in kubelet.thresholds.iter().filter(of_memory) {
+        let (name, exact) = (threshold.signal.name(), threshold.exact());
+        let (key, map) = if threshold.is_hard() {
+            ("evictionHard", &kubelet.eviction.hard)
+        } else {
+            ("evictionSoft", &kubelet.eviction.soft)
+        };
+        let at = exact.bytes(capacity).unwrap_or_default();
+        let value = map.get(name).cloned().unwrap_or_default();
+        let problem = |why: &str| reported.problem(key, Some(name), &value, why);
+        let is_amount = matches!(exact.amount, Some(ThresholdAmount::At(_)));
+        if at >= capacity && is_amount {
+            let why = format!("the machine has {}, so that this is always met; expected less", shown(capacity));
+            let list = if own_thresholds.contains(&key) { &mut found.errors } else { &mut found.warnings };
+            list.push(problem(&why));
+        } else if at.0 > capacity.0 / 2 {
+            let why = format!("{} is more than half of what the machine has, {}", shown(at), shown(capacity));
+            found.warnings.push(problem(&why));
+        } else if let Some(available) = available.filter(|available| *available < at) {
+            let why = format!("met right now: {} is available, and the threshold is {}", shown(available), shown(at));
+            found.warnings.push(problem(&why));
+        }
+    }
+    found
 }
 
 struct Reported<'a> {
@@ -258,6 +314,35 @@ impl Reported<'_> {
                 shown(uncertainty)
             );
             self.warn(key, Some(name), &value, &why);
+        }
+    }
+
+    /// Paths that the shipped unit does not see (`ProtectHome=`).
+    fn hidden_paths(&mut self, configuration: &Configuration) {
+        let machine = &configuration.machine;
+        for (key, path) in [
+            ("machine.podFacts", machine.pod_facts.as_ref()),
+            ("machine.staticPods", machine.static_pods.as_ref()),
+            ("machine.stateDirectory", Some(&machine.state_directory)),
+            ("machine.journalDirectory", Some(&machine.journal_directory)),
+            ("machine.killSwitch", machine.kill_switch.as_ref()),
+            ("machine.kubeletRoot", machine.kubelet_root.as_ref()),
+            ("machine.runtimeSocket", machine.runtime_socket.as_ref()),
+            ("machine.imageRoot", machine.image_root.as_ref()),
+            ("machine.containerRoot", machine.container_root.as_ref()),
+            ("machine.cluster.kubeconfig", machine.cluster.kubeconfig.as_ref()),
+        ] {
+            let Some(path) = path else { continue };
+            let Some(hidden) = HIDDEN.into_iter().find(|hidden| path.starts_with(hidden)) else { continue };
+            let (file, line) = configuration.origin(key).place();
+            let why = format!("below {hidden}, which the shipped unit hides (ProtectHome=yes); expected another place");
+            self.warnings.push(Problem {
+                file: file.to_owned(),
+                line,
+                key: key.to_owned(),
+                value: Some(path.display().to_string()),
+                expected: why,
+            });
         }
     }
 

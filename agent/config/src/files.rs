@@ -3,6 +3,7 @@
 use crate::model::Text;
 use crate::tree::Problems;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// A place of files.
@@ -16,8 +17,7 @@ pub(crate) trait Files {
             Ok(text) => Some(Text { file, text }),
             Err(error) => {
                 problems.turn_to(&file);
-                let why = format!("it cannot be read: {error}; name a file that exists and may be read");
-                problems.add(None, "", None, &why);
+                problems.add(None, "", None, &unreadable(&error));
                 None
             }
         }
@@ -36,11 +36,27 @@ pub(crate) trait Files {
     }
 }
 
+/// Why a file cannot be read, and what to do.
+pub fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => "it is no text in UTF-8; name a text file".to_owned(),
+        _ => format!("it cannot be read: {error}; name a file that exists and may be read"),
+    }
+}
+
+/// Reading a pipe that has a name in the file system would wait for its writer, for ever where there is none. One without
+/// a name, as a shell hands it over at /dev/fd or on standard input, leads to no such name.
+fn refuse_named_pipe(path: &Path) -> io::Result<()> {
+    let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
+    if is_pipe && path.canonicalize().is_ok() { Err(io::Error::other("it is a named pipe")) } else { Ok(()) }
+}
+
 /// This machine's files.
 pub(crate) struct Disk;
 
 impl Files for Disk {
     fn read(&self, path: &Path) -> io::Result<String> {
+        refuse_named_pipe(path)?;
         // A command line can have any bytes.
         if path.file_name().is_some_and(|name| name == "cmdline") {
             return Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned());

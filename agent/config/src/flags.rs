@@ -1,8 +1,9 @@
 //! The scalars of `machine` on the command line and in the environment: they override the file.
 
+use crate::error::Problem;
 use crate::machine::Machine;
 use crate::model::Origin;
-use crate::tree::{Name, Node, Value};
+use crate::tree::{Name, Node, Value, nearest};
 use schemars::schema_for;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -19,9 +20,14 @@ pub struct Flag {
     pub variable: String,
     /// A sentence for `--help`, with the accepted values where they are few.
     pub help: String,
+    /// What stands for the value there.
+    pub value_name: &'static str,
     /// It is true or false, and without a value true.
     pub is_switch: bool,
 }
+
+/// How the names of all variables begin.
+const PREFIX: &str = "PLIMSOLL_";
 
 /// All of them, by the schema of [`Machine`].
 pub static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| {
@@ -39,14 +45,36 @@ fn collect(parent: &str, schema: &Json, root: &Json, flags: &mut Vec<Flag>) {
             collect(&key, section, root, flags);
         } else if property["type"] != "array" {
             let long = kebab(key.strip_prefix("machine.").unwrap_or(&key));
-            let variable = format!("PLIMSOLL_{}", long.replace('-', "_").to_uppercase());
+            let variable = format!("{PREFIX}{}", long.replace('-', "_").to_uppercase());
             let values = property["oneOf"].as_array().into_iter().flatten();
             let values: Vec<&str> = values.filter_map(|value| value["const"].as_str()).collect();
             let help = property["description"].as_str().unwrap_or_default().replace('\n', " ");
             let help = if values.is_empty() { help } else { format!("{help} [{}]", values.join(", ")) };
+            let default = match &property["default"] {
+                Json::Null => String::new(),
+                Json::String(text) => text.clone(),
+                value => value.to_string(),
+            };
+            let help = if default.is_empty() { help } else { format!("{help} [default: {default}]") };
             let is_switch = property["type"] == "boolean";
-            flags.push(Flag { key, long, variable, help, is_switch });
+            let value_name = value_name(&key, property);
+            flags.push(Flag { key, long, variable, help, value_name, is_switch });
         }
+    }
+}
+
+/// By what the schema accepts.
+fn value_name(key: &str, property: &Json) -> &'static str {
+    let pattern = property["pattern"].as_str().unwrap_or_default();
+    match property["type"].as_str() {
+        Some("boolean") => "BOOL",
+        Some("integer") => "NUMBER",
+        _ if property["oneOf"].is_array() => "NAME",
+        _ if pattern.contains("(ns|us") => "DURATION",
+        _ if pattern.starts_with("^/") || pattern.starts_with("^(/") => "PATH",
+        _ if key.ends_with("Name") => "NAME",
+        _ if key.ends_with("Address") => "ADDRESS:PORT",
+        _ => "VALUE",
     }
 }
 
@@ -61,6 +89,47 @@ fn kebab(key: &str) -> String {
         }
     }
     text
+}
+
+/// Variables whose names begin as these do are used by what builds, tests and measures the agent.
+const OF_THE_PROJECT: [&str; 11] = [
+    "PLIMSOLL_CACHE",
+    "PLIMSOLL_DEBIAN_MIRROR",
+    "PLIMSOLL_HOSTILE_",
+    "PLIMSOLL_KILL_DEVICE",
+    "PLIMSOLL_KILL_POINT",
+    "PLIMSOLL_LOSE_EVENTS",
+    "PLIMSOLL_NO_WATCHDOG",
+    "PLIMSOLL_PROGRAM",
+    "PLIMSOLL_TEST_",
+    "PLIMSOLL_VECTORS",
+    "PLIMSOLL_WRITE_SCHEMA",
+];
+
+/// Warnings of variables of the environment that have the form of Plimsoll's own and are not among the `known`, of [`FLAGS`] or
+/// of the program.
+pub fn unknown_variables(names: impl IntoIterator<Item = String>, known: &[&str]) -> Vec<Problem> {
+    let known = FLAGS.iter().map(|flag| flag.variable.as_str()).chain(known.iter().copied());
+    let known: Vec<&str> = known.filter_map(|name| name.strip_prefix(PREFIX)).collect();
+    let is_used = |name: &str| {
+        // Kubernetes sets these in pods for a service that is called `plimsoll`, or begins so.
+        let is_link = name.ends_with("_SERVICE_HOST")
+            || name.contains("_SERVICE_PORT")
+            || name.ends_with("_PORT")
+            || name.contains("_PORT_");
+        is_link || OF_THE_PROJECT.iter().any(|beginning| name.starts_with(beginning))
+    };
+    let mut names: Vec<String> = names.into_iter().filter(|name| !is_used(name)).collect();
+    names.sort_unstable();
+    let warning = |name: &String| {
+        let own = name.strip_prefix(PREFIX).filter(|own| !known.contains(own))?;
+        let expected = match nearest(own, known.iter().copied()) {
+            Some(near) => format!("unknown; did you mean {PREFIX}{near}?"),
+            None => "unknown, and without effect; `plimsoll run --help` has all variables".to_owned(),
+        };
+        Some(Problem { file: name.clone(), line: None, key: String::new(), value: None, expected })
+    };
+    names.iter().filter_map(warning).collect()
 }
 
 /// A value from the command line or the environment.
@@ -119,6 +188,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_variable_that_is_none_is_warned_of_with_the_one_that_was_probably_meant() {
+        let warned = |name: &str| {
+            let warnings = unknown_variables([name.to_owned()], &["PLIMSOLL_CONFIG"]);
+            warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        for (name, expected) in [
+            ("PLIMSOLL_SHADW", "PLIMSOLL_SHADW: unknown; did you mean PLIMSOLL_SHADOW?"),
+            ("PLIMSOLL_CONFG", "PLIMSOLL_CONFG: unknown; did you mean PLIMSOLL_CONFIG?"),
+            (
+                "PLIMSOLL_COLOUR",
+                "PLIMSOLL_COLOUR: unknown, and without effect; `plimsoll run --help` has all variables",
+            ),
+            ("PLIMSOLL_SHADOW", ""),
+            ("PLIMSOLL_CONFIG", ""),
+            ("PLIMSOLL_CACHE", ""),
+            ("PLIMSOLL_TEST_ROUNDS", ""),
+            ("PLIMSOLL_SERVICE_HOST", ""),
+            ("PLIMSOLL_METRICS_SERVICE_PORT_HTTP", ""),
+            ("PLIMSOLL_PORT", ""),
+            ("PLIMSOLL_PORT_9464_TCP_ADDR", ""),
+            ("SHADW", ""),
+        ] {
+            assert_eq!(warned(name), expected);
+        }
+    }
+
+    #[test]
     fn every_scalar_of_the_machine_is_a_flag() {
         let longs: Vec<&str> = FLAGS.iter().map(|flag| flag.long.as_str()).collect();
         assert_eq!(
@@ -157,7 +253,20 @@ mod tests {
         );
         let source = FLAGS.iter().find(|flag| flag.long == "source").expect("it is there");
         assert_eq!((source.key.as_str(), source.variable.as_str()), ("machine.source", "PLIMSOLL_SOURCE"));
-        assert!(source.help.ends_with("[auto, ebpf, psi, poll]"), "{}", source.help);
+        assert!(source.help.ends_with("[auto, ebpf, psi, poll] [default: auto]"), "{}", source.help);
+        assert!(FLAGS.iter().all(|flag| flag.value_name != "VALUE"), "{:?}", *FLAGS);
+        let of = |long: &str| FLAGS.iter().find(|flag| flag.long == long).expect("it is there");
+        for (long, value_name, default) in [
+            ("brake-deadline", "DURATION", "[default: 2s]"),
+            ("hold-down", "DURATION", "where it is a pause before the pod runs again."),
+            ("kill-switch", "PATH", "[default: /etc/plimsoll/kill-switch]"),
+            ("metrics-address", "ADDRESS:PORT", "[default: 127.0.0.1:9464]"),
+            ("shadow", "BOOL", "[default: false]"),
+            ("victims-per-minute", "NUMBER", "[default: 30]"),
+        ] {
+            assert_eq!(of(long).value_name, value_name);
+            assert!(of(long).help.ends_with(default), "{}", of(long).help);
+        }
         let switches = FLAGS.iter().filter(|flag| flag.is_switch).map(|flag| flag.long.as_str());
         assert_eq!(
             switches.collect::<Vec<_>>(),

@@ -38,12 +38,15 @@ mod snapshot;
 mod sources;
 mod tree;
 
-pub use check::{Findings, Headroom, Node, Pod, StaticPod, check, parse_static_pod, shown};
+pub use check::{
+    Findings, Headroom, Node, Plausible, Pod, StaticPod, check, implausible_thresholds, parse_static_pod, shown,
+};
 pub use cluster::{Cluster, StandardConditions, Taint};
 pub use convert::{Converted, Form, Lost, convert};
 pub use duration::parse_duration;
 pub use error::{ConfigError, Problem};
-pub use flags::{FLAGS, Flag, Override, Overrides};
+pub use files::unreadable;
+pub use flags::{FLAGS, Flag, Override, Overrides, unknown_variables};
 pub use machine::{
     Brake, BrakeMode, GraceOfMemory, LogFormat, Machine, OfMemory, Slice, SourceChoice, Swap, Throttled, Workload,
 };

@@ -57,7 +57,14 @@ pub(crate) fn own(
             refusals.extend(configuration.swap.as_ref().and_then(crate::Swap::refusal));
             refusals
         });
-    let configuration = Configuration { kubelet, origins, ..configuration }.with_policy(thresholds);
+    let is_own = |map: &&str| {
+        let mut entries = kubelet.settings.map(map);
+        entries.any(|(name, entry)| *name == Signal::MemoryAvailable.name() && entry.origin.place().0 == file)
+    };
+    // Its place is `default` where there is no file, as that of a default.
+    let own_thresholds = ["evictionHard", "evictionSoft"].into_iter().filter(|map| file != "default" && is_own(map));
+    let own_thresholds = own_thresholds.collect();
+    let configuration = Configuration { kubelet, own_thresholds, origins, ..configuration }.with_policy(thresholds);
     idle::warn(&configuration, file, problems);
     unwatched(&configuration, problems);
     disclosed(&configuration, problems);

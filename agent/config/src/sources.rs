@@ -13,7 +13,7 @@ use crate::kubelet::words::command_line;
 use crate::load::own as read_own;
 use crate::model::{Configuration, Text};
 use crate::snapshot::{Anew, Keeping, Snapshot};
-use crate::tree::Problems;
+use crate::tree::{Problems, any_of};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -142,6 +142,9 @@ fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Re
     texts.drop_ins = sources.kubelet_config_dir.as_ref().map(|path| files.drop_ins(path, &mut problems));
     texts.kubelet_command_line =
         sources.kubelet_command_line.iter().filter_map(|path| files.text(path, &mut problems)).collect();
+    for text in &texts.kubelet_command_line {
+        refuse_other_program(text, &mut problems);
+    }
     match &sources.running_kubelet {
         Some(RunningKubelet::Process(process)) => {
             let text = files.text(Path::new(&format!("/proc/{process}/cmdline")), &mut problems);
@@ -161,6 +164,27 @@ fn examine_in(sources: &Sources, overrides: &Overrides, files: &dyn Files) -> Re
         None => {}
     }
     assemble(&texts, overrides, files, problems)
+}
+
+/// Programs that are a kubelet, or have one in them, by the names of their files.
+const KUBELETS: [&str; 6] = ["kubelet", "hyperkube", "k3s", "k3s-server", "rke2", "kubelite"];
+
+/// Refuses the command line of a process that is none: its words would be taken for a kubelet's without any threshold.
+fn refuse_other_program(Text { file, text }: &Text, problems: &mut Problems) {
+    let process = file.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/cmdline"));
+    let Some(process) = process.filter(|process| !process.contains('/')) else { return };
+    let program = text.split('\0').next().unwrap_or_default();
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    if KUBELETS.contains(&name.as_ref()) {
+        return;
+    }
+    let runs = if name.is_empty() { "has no command line" } else { &format!("runs {name}") };
+    problems.turn_to(file);
+    let why = format!(
+        "process {process} {runs}, not a kubelet; expected the process of {}, or --running-kubelet, which finds it",
+        any_of(&KUBELETS)
+    );
+    problems.add(None, "", None, &why);
 }
 
 /// The same with texts that were read already. Files that they name are not read.

@@ -1,6 +1,6 @@
 //! Common mistakes, and the messages for them.
 
-use plimsoll_config::{Headroom, Node, Overrides, Pod, Text, Texts, check, examine_texts, parse_static_pod};
+use plimsoll_config::{Findings, Headroom, Node, Overrides, Pod, Text, Texts, check, examine_texts, parse_static_pod};
 use plimsoll_units::{Bytes, Quantity};
 
 fn text(file: &str, text: &str) -> Text {
@@ -344,4 +344,87 @@ fn daemon_sets_and_static_pods_without_priority_are_reported() {
     for text in ["", "a: [", "- 1", "kind: Pod"] {
         assert!(!parse_static_pod(text, "f").expect_err("it is no pod").is_empty(), "{text}");
     }
+}
+
+#[test]
+fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_and_a_warning_elsewhere() {
+    let node = Node { memory: Some(bytes("16Gi")), available: Some(bytes("6Gi")), ..Node::default() };
+    let kubelet = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
+    let grace = "evictionSoftGracePeriod: {memory.available: 1m}";
+    for (texts, errors, warnings) in [
+        (
+            own("evictionHard: {memory.available: 20Gi}"),
+            vec![
+                "f:1: evictionHard.memory.available: \"20Gi\": the machine has 16Gi, so that this is always met; expected less",
+            ],
+            vec![],
+        ),
+        (
+            own(&format!("evictionSoft: {{memory.available: 16Gi}}\n{grace}")),
+            vec![
+                "f:1: evictionSoft.memory.available: \"16Gi\": the machine has 16Gi, so that this is always met; expected less",
+            ],
+            vec![],
+        ),
+        (
+            kubelet("evictionHard: {memory.available: 20Gi}"),
+            vec![],
+            vec![
+                "k:3: evictionHard.memory.available: \"20Gi\": the machine has 16Gi, so that this is always met; expected less",
+            ],
+        ),
+        (
+            own("evictionHard: {memory.available: 99%}"),
+            vec![],
+            vec![
+                "f:1: evictionHard.memory.available: \"99%\": 16609444Ki is more than half of what the machine has, 16Gi",
+            ],
+        ),
+        (
+            own("evictionHard: {memory.available: 9Gi}"),
+            vec![],
+            vec!["f:1: evictionHard.memory.available: \"9Gi\": 9Gi is more than half of what the machine has, 16Gi"],
+        ),
+        (
+            own("evictionHard: {memory.available: 7Gi}"),
+            vec![],
+            vec![
+                "f:1: evictionHard.memory.available: \"7Gi\": met right now: 6Gi is available, and the threshold is 7Gi",
+            ],
+        ),
+        (own("evictionHard: {memory.available: 6Gi}"), vec![], vec![]),
+        (own("evictionHard: {memory.available: 100%}"), vec![], vec![]),
+    ] {
+        let report = examine_texts(&texts, &Overrides::default());
+        assert_eq!(report.errors, []);
+        let Findings { errors: found, warnings: warned, .. } = check(&report.configuration, &node);
+        let [found, warned] =
+            [found, warned].map(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(
+            (found, warned),
+            (errors.iter().map(ToString::to_string).collect(), warnings.iter().map(ToString::to_string).collect()),
+            "{texts:?}"
+        );
+    }
+    // Defaults are the kubelet's, also where a machine has less.
+    let report = examine_texts(&own("machine: {}"), &Overrides::default());
+    let small = Node { memory: Some(bytes("64Mi")), ..Node::default() };
+    assert_eq!(check(&report.configuration, &small).errors, []);
+}
+
+#[test]
+fn a_path_that_the_shipped_unit_hides_is_warned_of() {
+    let paths = "machine: {podFacts: /home/ops/pods/pods.json, killSwitch: /root/plimsoll/switch,\n\
+                 imageRoot: /homes/images, runtimeSocket: /run/user/1000/podman.sock}";
+    assert_eq!(
+        warnings(&own(paths), &Node::default()),
+        [
+            "f:1: machine.podFacts: \"/home/ops/pods/pods.json\": below /home, which the shipped unit hides \
+             (ProtectHome=yes); expected another place",
+            "f:1: machine.killSwitch: \"/root/plimsoll/switch\": below /root, which the shipped unit hides \
+             (ProtectHome=yes); expected another place",
+            "f:2: machine.runtimeSocket: \"/run/user/1000/podman.sock\": below /run/user, which the shipped unit hides \
+             (ProtectHome=yes); expected another place",
+        ]
+    );
 }

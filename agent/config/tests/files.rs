@@ -4,7 +4,7 @@ use core::time::Duration;
 use plimsoll_config::kubelet::Kubelet;
 use plimsoll_config::{
     BrakeMode, ConfigError, Configuration, LogFormat, Machine, Origin, Override, Overrides, SourceChoice, Sources,
-    Throttled, examine, parse,
+    StandardConditions, Throttled, examine, parse,
 };
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
@@ -407,6 +407,12 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
              from 0% to 100%",
         ),
         ("swap: {free: NaN%}", "test.yaml:1: swap.free: \"NaN%\": expected a percentage from 0% to 100%"),
+        ("machine: {brake: {mode: on}}", "test.yaml:1: machine.brake.mode: \"on\": expected freeze or none"),
+        (
+            "machine:\n  cluster: {standardConditions: yes}",
+            "test.yaml:2: machine.cluster.standardConditions: \"yes\": expected off, lead or hold",
+        ),
+        ("machine: {throttled: Off}", "test.yaml:1: machine.throttled: \"Off\": expected report, relax or evict"),
         ("machine: {brake: {mode: stop}}", "test.yaml:1: machine.brake.mode: \"stop\": expected freeze or none"),
         (
             "machine: {brake: {deadline: 3s}}",
@@ -675,7 +681,46 @@ fn the_agents_own_cgroup_can_be_elsewhere() {
 }
 
 #[test]
+fn an_unquoted_off_is_no_boolean_where_something_can_be_off() {
+    let machine = of("machine: {cluster: {standardConditions: off}, brake: {mode: off}}").machine;
+    assert_eq!((machine.cluster.standard_conditions, machine.brake.mode), (StandardConditions::Off, BrakeMode::None));
+    assert_eq!(of("machine: {brake: {mode: false}}").machine.brake.mode, BrakeMode::None);
+}
+
+#[test]
+fn a_named_pipe_is_refused_and_one_without_a_name_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    let error = load(Some(&pipe), &Overrides::default()).expect_err("its writer may never come").to_string();
+    assert!(error.contains("it is a named pipe"), "{error}");
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    std::io::Write::write_all(&mut writer, b"machine: {stallPercent: 7}").expect("there is room");
+    drop(writer);
+    let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+    let read = load(Some(Path::new(&path)), &Overrides::default()).expect("it is read");
+    assert_eq!(read.machine.stall_percent, 7);
+}
+
+#[test]
+fn the_command_line_of_another_program_is_refused() {
+    let own = PathBuf::from(format!("/proc/{}/cmdline", std::process::id()));
+    let sources = Sources { kubelet_command_line: vec![own], ..Sources::default() };
+    let error = examine(&sources, &Overrides::default()).valid().expect_err("it is a test").to_string();
+    let expected = format!("/proc/{0}/cmdline: process {0} runs files-", std::process::id());
+    assert!(error.starts_with(&expected) && error.contains(", not a kubelet; expected "), "{error}");
+}
+
+#[test]
 fn a_file_that_is_not_yaml_or_missing_is_an_error() {
+    let error = error_of("machine: {}\n---\nmachine: {}\n");
+    assert_eq!(error, "test.yaml:3: more than one YAML document (a line `---`); expected one alone");
+    let error = error_of(&format!("machine: {{never: [{}]}}", "a,".repeat(300_000)));
+    assert_eq!(error, "test.yaml:1: too large, or too deeply nested, for a configuration; expected less");
+    let binary = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(binary.path(), b"machine: \xff").expect("writable");
+    let error = load(Some(binary.path()), &Overrides::default()).expect_err("it is no text").to_string();
+    assert!(error.ends_with(": it is no text in UTF-8; name a text file"), "{error}");
     for (text, line) in [("a: [1, 2", 1), ("a: 'b", 1)] {
         let error = error_of(text);
         let begin = format!("test.yaml:{line}: not valid YAML: ");
