@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use plimsoll_config::Configuration;
+use plimsoll_config::kubelet::DiskLayout;
 use plimsoll_node::clock::epoch_ns;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_policy::kubelet::{Reading, Signal, StatsTime};
@@ -15,6 +17,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::comparison::Comparison;
@@ -171,6 +174,8 @@ impl Metrics {
                 metric
             }};
         }
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The version of the agent", build);
         let metrics = Self {
             crossed_to_awake: registered!(
                 "crossed_to_awake",
@@ -251,6 +256,15 @@ impl Metrics {
         };
         metrics.begin(is_confined);
         metrics
+    }
+
+    /// The same with the thresholds of this configuration. How a kubelet derives those on containerfs depends on disks that are
+    /// known later: they are as on one disk.
+    #[must_use]
+    pub(crate) fn with_thresholds(mut self, configuration: &Configuration) -> Self {
+        let layout = DiskLayout { dedicated_image_fs: false, split_container_fs: false };
+        self.signals.thresholds = configuration.policy_on(layout).thresholds;
+        self
     }
 
     /// What counts a line of the log that was lost.
@@ -440,11 +454,14 @@ mod tests {
             ("samples_delayed", "counter"),
             ("core_start_seconds", "gauge"),
             ("hook_attached", "gauge"),
+            ("build", "info"),
         ] {
             assert!(text.contains(&format!("# TYPE plimsoll_{name} {kind}\n")), "{name} in {text}");
             assert!(text.contains(&format!("# HELP plimsoll_{name} ")), "{name} in {text}");
         }
         assert!(text.contains("# UNIT plimsoll_past_threshold_bytes bytes\n"), "{text}");
+        let build = format!("plimsoll_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&build), "{text}");
         assert!(text.contains("plimsoll_program_runs_total{program=\"charge\"} 3\n"), "{text}");
         assert!(text.contains("plimsoll_kernel_brakes_total{outcome=\"refused\"} 0\n"), "{text}");
         for verdict in ["evicted", "not-needed", "no-statistics", "protected-listed", "protected-init"] {
@@ -476,7 +493,7 @@ mod tests {
         let names: Vec<_> = calls.filter_map(name_in).collect();
         assert!(names.len() > 60 && names.contains(&"races_lost") && names.contains(&"kubelet_evictions"), "{names:?}");
         for name in names {
-            let units = ["", "_bytes", "_seconds"].into_iter();
+            let units = ["", "_bytes", "_seconds", "_info"].into_iter();
             let mut full = units.flat_map(|unit| ["`", "_total`"].map(|end| format!("`plimsoll_{name}{unit}{end}")));
             assert!(full.any(|full| documented.contains(&full)), "plimsoll_{name} is not in agent/docs/metrics.md");
         }

@@ -49,12 +49,12 @@ impl Reporter {
         memory: Option<MemInfo>,
     ) -> Self {
         Self {
+            metrics: MetricsSink::new(metrics.with_thresholds(&configuration)),
             names: Names::new(PodRoot(configuration.cgroup_root().as_bytes().to_vec())),
             lacks_names: false,
             configuration,
             draft: None,
             kernel_log: KernelLog::new(kernel_log),
-            metrics: MetricsSink::new(metrics),
             health: HealthSink::default(),
             trace: TraceSink::default(),
             memory: memory.map(Arc::new),

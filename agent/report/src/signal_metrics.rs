@@ -1,9 +1,10 @@
 //! What each signal reads, when, and what that costs, as gauges by the kubelet's names of the signals.
 
+use std::hash::Hash;
 use std::time::Duration;
 
 use plimsoll_node::clock::epoch_ns;
-use plimsoll_policy::kubelet::{Reading, Signal, StatsTime};
+use plimsoll_policy::kubelet::{Reading, Signal, StatsTime, Threshold};
 use plimsoll_policy::message::SIGNAL_LABEL;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{Atomic, Gauge};
@@ -17,6 +18,9 @@ use crate::record::ReadingsRecord;
 pub(crate) struct SignalMetrics {
     available: Family<Label, Gauge>,
     capacity: Family<Label, Gauge>,
+    threshold: Family<[(&'static str, String); 2], Gauge>,
+    /// The configured ones, on all signals.
+    pub(crate) thresholds: Vec<Threshold>,
     read_timestamp: Family<Label, FloatGauge>,
     read_cost: Family<Label, FloatGauge>,
 }
@@ -24,11 +28,14 @@ pub(crate) struct SignalMetrics {
 impl SignalMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { available, capacity, read_timestamp, read_cost } = metrics.clone();
+        let Self { available, capacity, threshold, thresholds: _, read_timestamp, read_cost } = metrics.clone();
         let help = "What an eviction signal reads: bytes, inodes or process ids";
         registry.register("signal_available", help, available);
         let help = "All that there is of what an eviction signal reads: bytes, inodes or process ids";
         registry.register("signal_capacity", help, capacity);
+        let help = "Where an eviction signal is met, by whether at once (hard) or after a grace period (soft): bytes, inodes or \
+                    process ids";
+        registry.register("signal_threshold", help, threshold);
         let help = "When an eviction signal was read, in Unix time";
         registry.register_with_unit("signal_read_timestamp", help, Unit::Seconds, read_timestamp);
         let help = "How long the last reading of an eviction signal took, in wall time of the thread that reads";
@@ -51,6 +58,12 @@ impl SignalMetrics {
         let label = [(SIGNAL_LABEL, signal.name().to_owned())];
         show(&self.available, &label, reading.map(|reading| reading.available));
         show(&self.capacity, &label, reading.map(|reading| reading.capacity));
+        for threshold in self.thresholds.iter().filter(|threshold| threshold.signal == signal) {
+            let kind = if threshold.is_hard() { "hard" } else { "soft" };
+            let label = [(SIGNAL_LABEL, signal.name().to_owned()), ("kind", kind.to_owned())];
+            let at = reading.and_then(|reading| Some(threshold.amount?.of(reading.capacity).to_bytes()));
+            show(&self.threshold, &label, at.map(|at| i64::try_from(at.0).unwrap_or(i64::MAX)));
+        }
         let timestamp = reading.and_then(|reading| unix_seconds(reading.time?, epoch_ns?));
         show(&self.read_timestamp, &label, timestamp);
         show(&self.read_cost, &label, reading.and(cost).map(|cost| cost.as_secs_f64()));
@@ -60,13 +73,18 @@ impl SignalMetrics {
     pub(crate) fn clear(&self) {
         self.available.clear();
         self.capacity.clear();
+        self.threshold.clear();
         self.read_timestamp.clear();
         self.read_cost.clear();
     }
 }
 
 /// Sets one series, or removes it where there is no value.
-fn show<N, A: Atomic<N> + Default>(family: &Family<Label, Gauge<N, A>>, label: &Label, value: Option<N>) {
+fn show<L, N, A>(family: &Family<L, Gauge<N, A>>, label: &L, value: Option<N>)
+where
+    L: Clone + Eq + Hash,
+    A: Atomic<N> + Default,
+{
     match value {
         Some(value) => _ = family.get_or_create(label).set(value),
         None => _ = family.remove(label),
@@ -141,6 +159,33 @@ mod tests {
         assert_eq!(series.count(), 4, "what is not read has none: {text}");
         metrics.signals.clear();
         assert!(!metrics.text().contains("eviction_signal="));
+    }
+
+    #[test]
+    fn a_threshold_has_a_series_while_its_signal_is_read_a_percentage_by_the_capacity() {
+        let text = "evictionHard: {memory.available: 100Mi, nodefs.inodesFree: 5%}\n\
+                    evictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 1m}\n";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let metrics = Metrics::new(true).with_thresholds(&configuration);
+        let set = |signal, capacity: Option<i64>| {
+            let reading = capacity.map(|capacity| Reading { available: 1, capacity, time: None });
+            metrics.signals.set(signal, reading, None, None);
+            let text = metrics.text();
+            let series =
+                text.lines().filter_map(|line| line.strip_prefix("plimsoll_signal_threshold{eviction_signal="));
+            let mut series: Vec<String> = series.map(str::to_owned).collect();
+            series.sort_unstable();
+            series
+        };
+        let hard = "\"memory.available\",kind=\"hard\"} 104857600";
+        let soft = "\"memory.available\",kind=\"soft\"} 1000";
+        assert_eq!(set(Signal::MemoryAvailable, Some(10_000)), [hard, soft]);
+        assert_eq!(set(Signal::PidAvailable, Some(7)), [hard, soft], "there is none on it");
+        let inodes = "\"nodefs.inodesFree\",kind=\"hard\"} 10";
+        assert_eq!(set(Signal::NodeFsInodesFree, Some(200)), [hard, soft, inodes]);
+        assert_eq!(set(Signal::MemoryAvailable, None), [inodes]);
+        metrics.signals.clear();
+        assert!(!metrics.text().contains("plimsoll_signal_threshold{"));
     }
 
     #[test]
