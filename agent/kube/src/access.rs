@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use core::fmt;
 use http::HeaderValue;
 use http::uri::{Authority, Uri};
-use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use rustix::fs::{Mode, OFlags, openat};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -58,7 +58,11 @@ impl Access {
     /// password and a server that is not checked are refused.
     pub fn of_kubeconfig(path: &Path) -> Result<Self, AccessError> {
         let refused = |why: String| AccessError::Kubeconfig { path: path.to_owned(), why };
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| refused(chain(&error)))?;
+        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| match error {
+            // The path stands before it already.
+            KubeconfigError::ReadConfig(error, _) => refused(format!("it cannot be read: {error}")),
+            error => refused(chain(&error)),
+        })?;
         let (cluster, user) = current(kubeconfig).map_err(refused)?;
         let server = cluster.server.as_deref().ok_or_else(|| refused("its cluster has no server".into()))?;
         let (host, port) = address(server).map_err(refused)?;

@@ -566,7 +566,7 @@ fn summaries_may_follow_one_another() {
 fn what_cannot_be_read_is_an_error_with_its_place() {
     let header = "{\"plimsoll_trace\":4,\"agent\":\"x\"}\n";
     let after = |line: &str| format!("{header}{line}\n").into_bytes();
-    let table: [(Vec<u8>, &str); 13] = [
+    let table: [(Vec<u8>, &str); 17] = [
         (Vec::new(), "1: it is empty; expected a trace of plimsoll, or a kubelet's answer to /stats/summary"),
         (b"{".to_vec(), "1: EOF while parsing an object at line 1 column 1"),
         (b"{}".to_vec(), "1: missing field `node`"),
@@ -595,6 +595,20 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
         ),
         (after("{\"sample\":{\"at_ns\":2}}\n{\"sample\":{\"at_ns\":1}}"), "3: at_ns: earlier than the line before"),
         (after("{\"sample\":{\"at_ns\":2}} 1"), "2: something follows the value"),
+        (
+            after(
+                "{\"sample\":{\"at_ns\":2,\"memory\":{\"capacity_bytes\":9,\"kubelet_bytes\":18446744073709551615,\
+                 \"mem_available_bytes\":1}}}",
+            ),
+            "2: sample.memory.kubelet_bytes: expected at most 9223372036854775807, which is more than any machine has",
+        ),
+        (
+            b"\n{\"kind\": \"List\", \"items\": []}".to_vec(),
+            "1: it is a list of pods, which belongs under --pods; expected a trace of plimsoll, or a kubelet's answer to \
+             /stats/summary",
+        ),
+        (b"\x1f\x8b\x08".to_vec(), "1: it is no JSON, and looks compressed (gzip); expand it first"),
+        (b"\x28\xb5\x2f\xfd\x00".to_vec(), "1: it is no JSON, and looks compressed (zstd); expand it first"),
     ];
     for (bytes, expected) in table {
         let error = read(&bytes).map(drop).expect_err("it cannot be read").to_string();
