@@ -2,8 +2,8 @@
 
 use crate::process::{self, Pid};
 
-/// By the names of their processes.
-const KNOWN: [&str; 4] = ["earlyoom", "systemd-oomd", "nohang", "oomd"];
+/// The names of their processes, which are those of their units.
+pub const KNOWN: [&str; 4] = ["earlyoom", "systemd-oomd", "nohang", "oomd"];
 
 /// One that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

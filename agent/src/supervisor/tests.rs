@@ -105,6 +105,15 @@ fn the_unit_is_always_started_again_after_a_pause_that_grows() {
 }
 
 #[test]
+fn the_unit_stops_every_peer_that_is_known() {
+    let line = UNIT.lines().find_map(|line| line.strip_prefix("Conflicts=")).expect("it has the key");
+    let stopped: Vec<&str> = line.split(' ').collect();
+    for unit in plimsoll_node::peers::KNOWN.into_iter().chain(["nohang-desktop"]) {
+        assert!(stopped.contains(&format!("{unit}.service").as_str()), "{unit}");
+    }
+}
+
+#[test]
 fn the_unit_allows_the_end_the_time_that_it_may_take() {
     let [time] = values("TimeoutStopSec")[..] else { panic!("one time to stop") };
     let seconds = time.strip_suffix('s').and_then(|seconds| seconds.parse().ok()).expect("in seconds");
