@@ -48,8 +48,9 @@ mod undo;
 mod watchdog;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use plimsoll_report::record;
 
 use crate::options::Options;
@@ -115,10 +116,15 @@ enum Command {
     Broker(child::ChildArguments),
 }
 
+/// The command line as the program takes it.
+fn whole() -> clap::Command {
+    options::listing_what_counts(Arguments::command())
+}
+
 /// The command line as users type it: without the commands that `run` starts itself. For completions and man pages; the
 /// program takes more.
 pub fn command_line() -> clap::Command {
-    let whole = Arguments::command();
+    let whole = whole();
     let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     clap::Command::new("plimsoll")
         .version(env!("CARGO_PKG_VERSION"))
@@ -130,7 +136,19 @@ pub fn command_line() -> clap::Command {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = match Arguments::from_arg_matches(&whole().get_matches()) {
+        Ok(arguments) => arguments.command,
+        Err(error) => error.format(&mut whole()).exit(),
+    };
+    let is_child = matches!(
+        command,
+        Command::Core(_) | Command::Reporter(_) | Command::Services(_) | Command::Scanner(_) | Command::Broker(_)
+    );
+    // The supervisor answers SIGHUP, which a service manager may send to all processes. None of its own ends by it.
+    if is_child && let Err(error) = signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default()) {
+        log::complain(&format!("SIGHUP ends this process: {error}"));
+    }
+    let result = match command {
         Command::Run(options) => supervisor::main(&options),
         Command::Check(arguments) => check::main(&arguments),
         Command::Config(arguments) => config_command::main(&arguments),

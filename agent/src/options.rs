@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches};
 use plimsoll_config::{
     ConfigError, Configuration, FLAGS, Origin, Override, Overrides, Report, RunningKubelet, Snapshot, Sources,
+    unknown_variables,
 };
 use plimsoll_report::LevelFilter;
 use plimsoll_units::{Bytes, Quantity};
@@ -31,11 +32,11 @@ pub(crate) struct Options {
     of_kubelet: OfKubelet,
     #[command(flatten)]
     of_machine: OfMachine,
-    /// For `run`: what the log has, `info` without this. SIGUSR1 changes it to `debug` while the agent runs, and SIGUSR2
+    /// What the log of `run` has, `info` without this. SIGUSR1 changes it to `debug` while the agent runs, and SIGUSR2
     /// back.
-    #[arg(long, env = "PLIMSOLL_LOG_LEVEL")]
+    #[arg(long, env = "PLIMSOLL_LOG_LEVEL", value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
-    /// For `run`: write traces for `plimsoll replay` into this directory, which is made where it is missing; one that
+    /// Write traces for `plimsoll replay` into this directory, which is made where it is missing; one that
     /// is there has to belong to user 65526. None are written without it.
     #[arg(long, env = "PLIMSOLL_TRACE", value_name = "DIRECTORY")]
     pub(crate) trace: Option<PathBuf>,
@@ -120,7 +121,7 @@ impl clap::Args for OfMachine {
                 .help(flag.help.as_str())
                 .help_heading(OF_MACHINE)
                 .hide_short_help(!SHORT.contains(&flag.long.as_str()))
-                .value_name("VALUE");
+                .value_name(flag.value_name);
             if flag.is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg }
         }))
     }
@@ -149,6 +150,61 @@ impl FromArgMatches for OfMachine {
     }
 }
 
+/// What of these options only `run` goes by.
+const OF_RUN: [&str; 3] = ["log_level", "trace", "trace_size"];
+
+/// What `check` does not go by, beside those.
+const NOT_CHECKED: [&str; 15] = [
+    "brake-deadline",
+    "brake-mode",
+    "cluster-standard-conditions",
+    "cluster-taint",
+    "evict-for-unattributed",
+    "hold-down",
+    "log-format",
+    "metrics-address",
+    "metrics-for-all",
+    "poll-period",
+    "reclaim-pause",
+    "responsible-percent",
+    "shadow",
+    "stall-percent",
+    "victims-per-minute",
+];
+
+/// The command line, on which the help of each command but `run` lists what that goes by alone. All of them take the same
+/// options, as one file and one environment configure all.
+pub(crate) fn listing_what_counts(command: Command) -> Command {
+    let sparing = |command: Command, hides: fn(&str) -> bool| {
+        let options = Options::augment_args(Command::new("options"));
+        let is_option = |arg: &Arg| options.get_arguments().any(|option| option.get_id() == arg.get_id());
+        let hide = |arg: Arg| if is_option(&arg) && hides(arg.get_id().as_str()) { arg.hide(true) } else { arg };
+        let codes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let all = "All options of `plimsoll run` are taken as well; those that are not listed here change nothing.";
+        command.mut_args(hide).after_help(format!("{all}\n\n{codes}"))
+    };
+    let is_of_run = |name: &str| OF_RUN.contains(&name);
+    let mut command = command.mut_subcommand("config", |config| {
+        ["show", "convert", "check"]
+            .into_iter()
+            .fold(config, |config, name| config.mut_subcommand(name, |command| sparing(command, is_of_run)))
+    });
+    for name in ["explain", "pods", "replay"] {
+        command = command.mut_subcommand(name, |command| sparing(command, is_of_run));
+    }
+    command
+        .mut_subcommand("check", |command| {
+            sparing(command, |name| OF_RUN.contains(&name) || NOT_CHECKED.contains(&name))
+        })
+        .mut_subcommand("undo", |command| {
+            sparing(command, |name| !["config", "state-directory", "journal-directory"].contains(&name))
+        })
+        .mut_subcommand("cluster-cleanup", |command| {
+            const GOES_BY: [&str; 4] = ["config", "cluster-in-cluster", "cluster-kubeconfig", "cluster-node-name"];
+            sparing(command, |name| !GOES_BY.contains(&name))
+        })
+}
+
 /// Each level has the lines of those before it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogLevel {
@@ -169,7 +225,7 @@ impl Options {
     /// The same, with all that was read.
     pub(crate) fn load_and_keep(&self, own_cgroup: Option<String>) -> Result<(Configuration, Snapshot), ConfigError> {
         let (report, kept) = plimsoll_config::examine_and_keep(&self.sources(), &self.overrides(own_cgroup));
-        Ok((report.valid()?, kept))
+        Ok((with_environment(report).valid()?, kept))
     }
 
     /// Reads what is of a kubelet anew, and takes Plimsoll's own file as it was kept.
@@ -218,7 +274,7 @@ impl Options {
 
     /// Reads the files, with every error and warning beside the configuration.
     pub(crate) fn examine(&self, own_cgroup: Option<String>) -> Report {
-        plimsoll_config::examine(&self.sources(), &self.overrides(own_cgroup))
+        with_environment(plimsoll_config::examine(&self.sources(), &self.overrides(own_cgroup)))
     }
 
     /// Whether a source of a kubelet's configuration is named.
@@ -315,6 +371,17 @@ impl Options {
         arguments.extend(running_kubelet.then(|| "--running-kubelet".into()));
         arguments
     }
+}
+
+/// Adds warnings of variables in this process's environment that are none of Plimsoll's.
+fn with_environment(mut report: Report) -> Report {
+    let command = Options::augment_args(Command::new("plimsoll"));
+    let known: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let warnings = unknown_variables(names, &known);
+    report.configuration.warnings.extend_from_slice(&warnings);
+    report.warnings.extend(warnings);
+    report
 }
 
 fn name_of(value: &impl clap::ValueEnum) -> Option<OsString> {

@@ -33,6 +33,36 @@ fn each_command_that_is_not_hidden_has_a_man_page() {
 }
 
 #[test]
+fn the_help_of_a_command_lists_what_that_goes_by_and_it_takes_the_rest_as_well() {
+    let help = |path: &[&str]| {
+        let mut command = plimsoll::command_line();
+        let found = path.iter().try_fold(&mut command, |command, name| command.find_subcommand_mut(name));
+        found.expect("there is one").render_long_help().to_string()
+    };
+    for (path, listed, hidden) in [
+        (&["run"][..], &["--log-level", "--trace-size", "--victims-per-minute", "[default: 30]"][..], &[][..]),
+        (
+            &["undo"],
+            &["--remove-state", "--state-directory"],
+            &["--log-level", "--trace", "--kubelet-config", "--brake-mode"],
+        ),
+        (&["cluster-cleanup"], &["--stale", "--cluster-kubeconfig"], &["--log-level", "--kill-switch", "--configz"]),
+        (&["check"], &["--kill-switch", "--running-kubelet"], &["--log-level", "--trace", "--victims-per-minute"]),
+        (&["config", "show"], &["--output", "--victims-per-minute"], &["--log-level", "--trace"]),
+        (&["explain"], &["--pods", "--stall-percent"], &["--log-level"]),
+    ] {
+        let help = help(path);
+        let has =
+            |option: &str| help.split_whitespace().any(|word| word == option) || help.contains(&format!("{option} <"));
+        assert!(listed.iter().all(|option| has(option) || help.contains(option)), "{path:?}: {help}");
+        assert!(!hidden.iter().any(|option| has(option)), "{path:?}: {help}");
+        assert_eq!(help.contains("All options of `plimsoll run` are taken as well"), path != ["run"], "{help}");
+    }
+    let line = ["plimsoll", "undo", "--log-level", "info", "--brake-mode", "none"];
+    assert!(plimsoll::command_line().try_get_matches_from(line).is_ok());
+}
+
+#[test]
 fn completions_offer_what_users_type_and_nothing_hidden() {
     for shell in Shell::value_variants() {
         let mut script = Vec::new();
