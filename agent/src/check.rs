@@ -8,6 +8,7 @@ mod node;
 mod pod_facts;
 mod pods;
 mod static_pods;
+mod workloads;
 
 use std::fmt::Write as _;
 
@@ -137,6 +138,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.push(row("other agent", facts.other_acts == Some(false), found, advice));
     rows.push(state_row(&facts.state));
     rows.push(kill_switch_row(facts));
+    rows.extend(facts.workloads.iter().flat_map(workloads::rows));
     rows.extend(node::rows(&facts.node));
     rows.extend(facts.known_pods.as_ref().map(pod_facts::pod_facts_row));
     rows.extend(facts.statics.as_ref().map(static_pods::static_pods_row));
@@ -168,6 +170,10 @@ fn kill_switch_row(facts: &Facts) -> Row {
     let Some((path, found)) = &facts.kill_switch else { return row(name, true, "none is configured", "") };
     let path = path.display();
     match found {
+        Found::Absent if let Some(why) = &facts.kill_switch_distrust => {
+            let found = format!("{path} is not there, and would not count: {why}");
+            row(name, false, found, "what is put there stops nothing")
+        }
         Found::Absent => row(name, true, format!("{path} is not there"), ""),
         Found::Thrown => {
             let advice = "nothing is evicted, frozen, reclaimed or removed, only reported, until it is removed";
@@ -406,7 +412,10 @@ fn code(rows: &[Row]) -> u8 {
 
 /// Checks, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
-    let configuration = crate::supervisor::configuration(&arguments.options)?;
+    let configuration = crate::supervisor::plausible_configuration(&arguments.options)?;
+    for warning in &configuration.warnings {
+        crate::log::complain(&format!("warning: {warning}"));
+    }
     // Where it is in a pod, its own files are out of sight from then on.
     let account = configuration.machine.cluster.in_cluster.then(crate::supervisor::service_account);
     let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use plimsoll_config::Configuration;
+use anyhow::Context as _;
+use plimsoll_config::{ConfigError, Configuration, Problem};
 use plimsoll_kube::{Access, SERVICE_ACCOUNT, client, dial_to, list};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::runtime::{Builder, Runtime};
@@ -23,10 +23,12 @@ pub(crate) fn access(configuration: &Configuration) -> anyhow::Result<Access> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let account = configuration.machine.cluster.in_cluster.then(|| openat(CWD, SERVICE_ACCOUNT, how, Mode::empty()));
     let account = account.transpose().with_context(|| format!("cannot open {SERVICE_ACCOUNT}"))?;
-    match ClusterSettings::access_of(configuration, account)? {
-        Some(access) => Ok(access),
-        None => bail!("no cluster is configured: set machine.cluster.kubeconfig or machine.cluster.inCluster"),
-    }
+    ClusterSettings::access_of(configuration, account)?.ok_or_else(|| {
+        let expected =
+            "no cluster is configured: set machine.cluster.kubeconfig or machine.cluster.inCluster".to_owned();
+        let (file, key) = ("default".to_owned(), "machine.cluster".to_owned());
+        ConfigError(vec![Problem { file, line: None, key, value: None, expected }]).into()
+    })
 }
 
 /// One thread, with a clock and sockets.
@@ -99,6 +101,6 @@ mod tests {
             assert!(begun.elapsed() < LIST, "{address}: {:?}", begun.elapsed());
         }
         let none = pods(&Configuration::default()).expect_err("no cluster is configured");
-        assert!(none.to_string().contains("machine.cluster.kubeconfig"), "{none}");
+        assert!(none.is::<ConfigError>() && none.to_string().contains("machine.cluster.kubeconfig"), "{none}");
     }
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_config::kubelet::Role;
 use plimsoll_config::{
-    ConfigError, Findings, Form, Headroom, Node, Pod, Problem, Report, Row, StaticPod, check, convert,
-    parse_static_pod, rows, shown,
+    ConfigError, Configuration, Findings, Form, Headroom, Node, Pod, Problem, Report, Row, StaticPod, check, convert,
+    parse_static_pod, rows, shown, unreadable,
 };
 use plimsoll_inventory::Protected;
 use plimsoll_node::cgroup::{Handle, Root};
@@ -148,6 +148,8 @@ fn bytes(text: &str) -> Result<Bytes, String> {
 fn check_main(arguments: &Check) -> u8 {
     let mut report = examine(&arguments.options);
     let is_valid = report.errors.is_empty();
+    // Where values are refused, these may be among them.
+    report.warnings.extend(no_workloads(&arguments.options, &report.configuration).filter(|_| is_valid));
     let mut node = node(arguments, &report.configuration.kubelet.static_pod_path, &mut report.errors);
     // Where values are refused, the thresholds and reservations are not those that were meant.
     node.memory = node.memory.filter(|_| is_valid);
@@ -175,6 +177,22 @@ fn check_main(arguments: &Check) -> u8 {
     code
 }
 
+/// A file of Plimsoll's own by which nothing is ever evicted. Without one, a kubelet's configuration is checked.
+fn no_workloads(options: &Options, configuration: &Configuration) -> Option<Problem> {
+    let machine = &configuration.machine;
+    let file = options.config.as_ref().filter(|_| machine.workloads.is_empty() && !machine.knows_pods())?;
+    Some(Problem {
+        file: file.display().to_string(),
+        line: None,
+        key: "machine.workloads".to_owned(),
+        value: None,
+        expected:
+            "missing, and neither machine.podFacts nor machine.cluster is set: nothing can be evicted; expected one \
+                   of the three"
+                .to_owned(),
+    })
+}
+
 /// The node of the configuration, as far as it is known.
 fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> Node {
     let Check { options, capacity, huge_pages, system_uses, pods, manifests, output: _ } = arguments;
@@ -193,6 +211,7 @@ fn node(arguments: &Check, static_pod_path: &str, errors: &mut Vec<Problem>) -> 
         let pods = pods_use();
         node.has_kubelet |= pods.is_some();
         node.memory = reading.map(|reading| reading.total);
+        node.available = reading.map(|reading| reading.kubelet_available());
         let huge_pages = huge_pages.or_else(|| reading?.hugetlb);
         node.huge_pages = huge_pages.unwrap_or_default();
         node.system_uses = system_uses.or_else(|| {
@@ -269,7 +288,7 @@ fn read(path: &Path) -> Result<String, Vec<Problem>> {
             line: None,
             key: String::new(),
             value: None,
-            expected: format!("it cannot be read: {error}; name a file that exists and may be read"),
+            expected: unreadable(&error),
         }]
     })
 }

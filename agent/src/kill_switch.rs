@@ -155,31 +155,49 @@ impl KillSwitch {
         found
     }
 
+    /// Why a file would be ignored that is put there, where nothing is there now.
+    pub(crate) fn distrust(&self) -> Option<Ignored> {
+        let is_there = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        match self.way() {
+            (_, Some(Found::Ignored(why))) if !is_there => Some(why),
+            _ => None,
+        }
+    }
+
     /// The directories on the way that this user alone may write, as far as they go, and what is at the path.
     fn walk(&self) -> (Vec<Directory>, Found) {
+        let (way, end) = self.way();
+        let found = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW);
+        let found = match (end, found) {
+            // Where there is something, the reason is reported.
+            (Some(Found::Ignored(why)), Err(_)) if !matches!(why, Ignored::Unseen(..)) => Found::Absent,
+            (Some(end), _) => end,
+            (None, Err(Errno::NOENT | Errno::NOTDIR)) => Found::Absent,
+            (None, Err(errno)) => Found::Ignored(Ignored::Unseen(self.path.clone(), errno)),
+            (None, Ok(found)) => self.judge(&found),
+        };
+        (way, found)
+    }
+
+    /// The directories on the way that this user alone may write, as far as they go, and why they end before the path.
+    fn way(&self) -> (Vec<Directory>, Option<Found>) {
         let mut way = Vec::new();
         let mut at = self.root.clone();
         let below = self.path.strip_prefix(&self.root).unwrap_or(&self.path);
         for name in below.components() {
             let found = match statat(CWD, &at, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT | Errno::NOTDIR) => return (way, Found::Absent),
-                Err(errno) => return (way, Found::Ignored(Ignored::Unseen(at, errno))),
+                Err(Errno::NOENT | Errno::NOTDIR) => return (way, Some(Found::Absent)),
+                Err(errno) => return (way, Some(Found::Ignored(Ignored::Unseen(at, errno)))),
                 Ok(found) => found,
             };
             if let Some(why) = self.distrusts(&at, &found) {
-                // Nothing further down counts; where there is something, the reason is reported.
-                let is_there = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-                return (way, if is_there { Found::Ignored(why) } else { Found::Absent });
+                // Nothing further down counts.
+                return (way, Some(Found::Ignored(why)));
             }
             way.push(Directory { path: at.clone(), device: found.st_dev, inode: found.st_ino });
             at.push(name);
         }
-        let found = match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT | Errno::NOTDIR) => Found::Absent,
-            Err(errno) => Found::Ignored(Ignored::Unseen(at, errno)),
-            Ok(found) => self.judge(&found),
-        };
-        (way, found)
+        (way, None)
     }
 
     /// Why what is below a directory does not count, if so.
@@ -278,9 +296,12 @@ mod tests {
         fs::create_dir_all(&agent).expect("writable");
         let mut switch = switch(root.path());
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("ours");
+        assert_eq!(switch.distrust(), None);
         mode(&etc, 0o777);
         assert_eq!(switch.check(), Found::Absent, "nothing is there");
+        assert_eq!(switch.distrust(), Some(Ignored::Writable(etc.clone())), "what is put there would not count");
         fs::write(&file, "").expect("writable");
+        assert_eq!(switch.distrust(), None, "it is reported already");
         for (path, bits) in [(&etc, 0o777), (&etc, 0o775), (&agent, 0o1777)] {
             mode(path, bits);
             assert_eq!(switch.check(), Found::Ignored(Ignored::Writable(path.clone())), "{bits:o}");

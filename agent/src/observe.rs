@@ -86,6 +86,17 @@ pub(crate) fn first_of(root: &Root, paths: &[Vec<u8>]) -> Option<(String, Figure
     })
 }
 
+/// How many cgroups that `machine.workloads` selects may be evicted now, and how many never are. Pods are not among them.
+pub(crate) fn selected(configuration: &Configuration, root: &Root, protected: &Protected) -> (usize, usize) {
+    let workloads = configuration.machine.workloads.iter().map(|workload| workload.pattern.clone()).collect();
+    let pods = crate::core::pod_root_of_known(configuration);
+    let patterns = Patterns { workloads, never: configuration.machine.never.clone(), pods };
+    let found = discover(root, &patterns, protected, Bounds::default()).unwrap_or_default();
+    let is_pod = |path: &Vec<u8>| patterns.pods.as_ref().is_some_and(|pods| pods.pod_at(path).is_some());
+    let evictable = found.workloads.iter().filter(|found| found.pod.is_none()).count();
+    (evictable, found.refused.iter().filter(|path| !is_pod(path)).count())
+}
+
 /// What is known of pods, and what they are called.
 #[derive(Default)]
 struct Known {

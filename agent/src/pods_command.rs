@@ -109,6 +109,7 @@ const DISK_TIME: Duration = Duration::from_secs(5);
 /// Lists, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
+    crate::replay::ensure_opens(arguments.pods.as_deref())?;
     let mode = CgroupMode::detect();
     if let Some(sentence) = mode.refusal() {
         bail!("no pod can be seen: {sentence}");

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
+use plimsoll_config::{ConfigError, Problem, unreadable};
 use plimsoll_pods::{ReadError, read_pods};
 use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::DiskLayout;
@@ -68,6 +69,7 @@ enum Disks {
 /// Replays, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
+    ensure_opens(arguments.pods.as_deref())?;
     let recording = parsed(&arguments.file, read)?;
     let pods = arguments.pods.as_deref().map(|file| parsed(file, read_pods)).transpose()?;
     let chosen = arguments.eviction_policy.map(|policy| match policy {
@@ -115,6 +117,13 @@ pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -
     parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
 }
 
+/// Refuses a list of pods that cannot be opened, as any other wrong argument.
+pub(crate) fn ensure_opens(list: Option<&Path>) -> Result<(), ConfigError> {
+    let Some((path, error)) = list.and_then(|path| Some((path, File::open(path).err()?))) else { return Ok(()) };
+    let (file, key) = (path.display().to_string(), String::new());
+    Err(ConfigError(vec![Problem { file, line: None, key, value: None, expected: unreadable(&error) }]))
+}
+
 /// All of a file, of bounded size.
 pub(crate) fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -128,13 +137,14 @@ pub(crate) fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
     let mut notes = Vec::new();
     match recording {
-        Recording::Trace(trace) if trace.is_cut_off => {
-            notes.push("the last line of the trace has no end; it is left out");
+        Recording::Trace(trace) => {
+            notes.extend(trace.is_cut_off.then_some("the last line of the trace has no end; it is left out"));
+            notes.extend(has_pods.then_some("--pods has no effect on a trace, which has what was known of pods"));
         }
         Recording::Summaries(_) if !has_pods => {
             notes.push("without --pods there are no requests and no priorities, and no pod is protected");
         }
-        Recording::Trace(_) | Recording::Summaries(_) => {}
+        Recording::Summaries(_) => {}
     }
     notes
 }

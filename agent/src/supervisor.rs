@@ -21,8 +21,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use plimsoll_config::{ConfigError, Configuration, Snapshot};
+use plimsoll_config::{ConfigError, Configuration, Plausible, Snapshot, implausible_thresholds};
 use plimsoll_inventory::Protected;
+use plimsoll_node::cgroup::Root;
+use plimsoll_node::meminfo::MemInfo;
 use plimsoll_node::os::{CGROUP_ROOT, CgroupMode};
 use plimsoll_node::{NodeError, lock, namespaces, priority, program};
 use plimsoll_report::Log;
@@ -32,14 +34,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::acting::Locks;
 use crate::answering::Answering;
 use crate::core;
 use crate::inherited_config::InheritedConfig;
+use crate::kill_switch::KillSwitch;
 use crate::manifests;
 use crate::node_services;
+use crate::observe::selected;
 use crate::options::{LogLevel, Options};
 use crate::running_kubelet::{self, Changed};
 use crate::scanner::quotas;
@@ -76,12 +80,27 @@ pub(crate) fn configuration(options: &Options) -> Result<Configuration, ConfigEr
     options.load(core::own_cgroup(&Protected::read()))
 }
 
+/// The same, refused where this machine's memory makes no sense of its thresholds.
+pub(crate) fn plausible_configuration(options: &Options) -> Result<Configuration, ConfigError> {
+    plausible(configuration(options)?)
+}
+
+/// The configuration with warnings of thresholds that this machine's memory is near, or an error for one that is always met.
+fn plausible(mut configuration: Configuration) -> Result<Configuration, ConfigError> {
+    let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
+    let (total, available) = memory.map(|reading| (reading.total, reading.kubelet_available())).unzip();
+    let Plausible { errors, warnings } = implausible_thresholds(&configuration, total, available);
+    configuration.warnings.extend(warnings);
+    if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
+}
+
 /// Runs until SIGTERM or SIGINT, and gives the exit code.
 pub(crate) fn main(options: &Options) -> anyhow::Result<u8> {
     let options = &options.with_running_kubelet();
     // The files of the configuration may be a container's own, and those of its service account are.
     let loaded = in_the_machine(|| {
         let (configuration, read) = options.load_and_keep(core::own_cgroup(&Protected::read()))?;
+        let configuration = plausible(configuration)?;
         let account = configuration.machine.cluster.in_cluster.then(service_account);
         Ok((configuration, read, account))
     })?;
@@ -167,6 +186,7 @@ struct Supervisor {
 }
 
 /// What signals ask this process for.
+#[derive(Default)]
 struct Asked {
     /// SIGTERM or SIGINT: to end.
     end: Arc<AtomicBool>,
@@ -174,6 +194,8 @@ struct Asked {
     debug: Arc<AtomicBool>,
     /// SIGUSR2: to log at the configured level.
     configured: Arc<AtomicBool>,
+    /// SIGHUP: by which many services read their files again.
+    reread: Arc<AtomicBool>,
 }
 
 /// A process that is started again when it ends.
@@ -255,6 +277,29 @@ fn log_warnings(configuration: &Configuration) {
     }
 }
 
+/// Where nothing can be evicted now, which looks like an agent that has nothing to do.
+fn log_no_workloads(configuration: &Configuration, root: &Path) {
+    let machine = &configuration.machine;
+    let Ok(root) = Root::open(root) else { return };
+    if machine.knows_pods() || selected(configuration, &root, &Protected::read()).0 > 0 {
+        return;
+    }
+    if machine.workloads.is_empty() {
+        tracing::warn!(
+            "nothing can be evicted: machine.workloads is empty, and neither machine.podFacts nor machine.cluster is set"
+        );
+    } else {
+        tracing::warn!("nothing can be evicted now: no pattern of machine.workloads matches a cgroup that may be");
+    }
+}
+
+/// Where a kill switch that is thrown would be ignored, which would be seen too late.
+fn log_untrusted_kill_switch(switch: &KillSwitch) {
+    if let Some(why) = switch.distrust() {
+        tracing::warn!("a kill switch at {} would stop nothing: {why}", switch.path().display());
+    }
+}
+
 impl Supervisor {
     fn start(
         options: &Options,
@@ -274,14 +319,18 @@ impl Supervisor {
         Locks::of(&configuration.machine.state_directory).make_places()?;
         let (signals, write) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
-        let asked = Asked { end: Arc::default(), debug: Arc::default(), configured: Arc::default() };
+        let asked = Asked::default();
         // Before the wake, so that this thread finds them set.
-        for (signal, flag) in
-            [(SIGTERM, &asked.end), (SIGINT, &asked.end), (SIGUSR1, &asked.debug), (SIGUSR2, &asked.configured)]
-        {
+        for (signal, flag) in [
+            (SIGTERM, &asked.end),
+            (SIGINT, &asked.end),
+            (SIGUSR1, &asked.debug),
+            (SIGUSR2, &asked.configured),
+            (SIGHUP, &asked.reread),
+        ] {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
         }
-        for signal in [SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2] {
+        for signal in [SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP] {
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
         // A thread of its own writes it: where it is not read, the core is started all the same.
@@ -339,6 +388,10 @@ impl Supervisor {
             tracing::warn!("{trouble}");
         }
         log_warnings(&supervisor.configuration);
+        if let Some(path) = &supervisor.configuration.machine.kill_switch {
+            log_untrusted_kill_switch(&KillSwitch::new(path));
+        }
+        log_no_workloads(&supervisor.configuration, CgroupMode::detect().root().unwrap_or(CGROUP_ROOT.as_ref()));
         Ok(supervisor)
     }
 
@@ -348,6 +401,7 @@ impl Supervisor {
             self.start_due()?;
             self.wait()?;
             self.set_log_level();
+            self.refuse_to_reread();
             if let Some(changed) = self.followed.as_ref().and_then(|followed| followed.try_recv().ok()) {
                 self.go_on_with(changed);
             }
@@ -649,6 +703,13 @@ impl Supervisor {
                     let _ = kill_process(Pid::from_child(child), signal);
                 }
             }
+        }
+    }
+
+    /// Says so where SIGHUP asked for the configuration to be read again.
+    fn refuse_to_reread(&self) {
+        if self.asked.reread.swap(false, Ordering::Relaxed) {
+            tracing::warn!("SIGHUP: the configuration is read at the start only; restart to apply it");
         }
     }
 

@@ -40,9 +40,11 @@ fn directory() -> tempfile::TempDir {
         ("pods.yaml", "apiVersion: v1\nkind: List\nitems: []\n"),
         ("trace.jsonl", trace),
         ("broken.jsonl", "{\"plimsoll_trace\":4}\n"),
+        ("always.yaml", "evictionHard: {memory.available: 99Pi}\n"),
     ] {
         std::fs::write(directory.path().join(name), text).expect("written");
     }
+    std::fs::write(directory.path().join("trace.gz"), b"\x1f\x8b\x08\0\0").expect("written");
     directory
 }
 
@@ -65,13 +67,37 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["explain", "--config", "disks.yaml"], 0, "now: no threshold on memory.available is configured", ""),
         (&["explain", "--pods", "no-pods.json"], 1, "", "no-pods.json:1"),
         (&["explain", "--pods", "pod.json"], 1, "", "pod.json:1: it is a single pod; expected a list, "),
-        (&["explain", "--pods", "none.json"], 1, "", "cannot open none.json"),
+        (&["explain", "--pods", "none.json"], 2, "", "none.json: it cannot be read: No such file"),
+        (&["pods", "--pods", "none.json"], 2, "", "none.json: it cannot be read: No such file"),
+        (&["replay", "trace.jsonl", "--pods", "none.json"], 2, "", "none.json: it cannot be read: No such file"),
+        (&["cluster-cleanup"], 2, "", "machine.cluster: no cluster is configured"),
+        (
+            &["check", "--config", "always.yaml"],
+            2,
+            "",
+            "always.yaml:1: evictionHard.memory.available: \"99Pi\": the machine has ",
+        ),
+        (
+            &["run", "--config", "always.yaml"],
+            2,
+            "",
+            "always.yaml:1: evictionHard.memory.available: \"99Pi\": the machine has ",
+        ),
+        (&["run", "--kubelet-command-line", "/proc/self/cmdline"], 2, "", "process self runs plimsoll, not a kubelet"),
         (&["explain", "--config", "bad.yaml"], 2, "", "colour: unknown key"),
         (&["explain", "--colour"], 2, "", "--colour"),
         (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "    a.slice/batch: evicted; ", ""),
         (&["replay", "trace.jsonl", "--config", "good.yaml"], 0, "\n1 decision, 1 with an action\n", ""),
         (&["replay", "trace.jsonl", "--config", "good.yaml", "--output", "json"], 0, "\"acted\":1", ""),
         (&["replay", "broken.jsonl"], 1, "", "broken.jsonl:1"),
+        (&["replay", "trace.jsonl", "--pods", "pods.json"], 0, "", "--pods has no effect on a trace"),
+        (
+            &["replay", "pods.json"],
+            1,
+            "",
+            "pods.json:1: it is a list of pods, which belongs under --pods; expected a trace",
+        ),
+        (&["replay", "trace.gz"], 1, "", "trace.gz:1: it is no JSON, and looks compressed (gzip); expand it first"),
         (&["replay", "trace.jsonl", "--pods", "pods.yaml"], 1, "", "pods.yaml:1: it looks like YAML; expected JSON, "),
         (&["replay", "none.jsonl"], 1, "", "cannot open none.jsonl"),
         (&["replay", "trace.jsonl", "--config", "bad.yaml"], 2, "", "colour: unknown key"),

@@ -29,7 +29,12 @@ fn exit_codes_are_the_documented_ones() {
     let directory = tempfile::tempdir().expect("a directory");
     let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     for (name, text) in [
-        ("good.yaml", "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned()),
+        (
+            "good.yaml",
+            "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\nmachine: {workloads: [{match: 'a.slice/*'}]}\n"
+                .to_owned(),
+        ),
+        ("idle-machine.yaml", "evictionHard: {memory.available: 5%}\nsystemReserved: {memory: 2Gi}\n".to_owned()),
         (
             "idle.yaml",
             "evictionHard: {memory.available: 5%, allocatableMemory.available: 1Gi}\nsystemReserved: {memory: 2Gi}\n"
@@ -76,6 +81,18 @@ fn exit_codes_are_the_documented_ones() {
         ),
         (&["convert", "--config", "good.yaml"], 2, "", "--to"),
         (&["check", "--capacity", "10Gi", "--config", "good.yaml"], 0, "in order", ""),
+        (
+            &["check", "--capacity", "10Gi", "--config", "idle-machine.yaml"],
+            4,
+            "warning  idle-machine.yaml: machine.workloads: missing, and neither machine.podFacts nor machine.cluster is set",
+            "",
+        ),
+        (
+            &["check", "--capacity", "10Gi", "--config", "idle-machine.yaml", "--pod-facts", "/run/pods/pods.json"],
+            0,
+            "in order",
+            "",
+        ),
         (&["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi"], 0, "in order", ""),
         (
             &["check", "--kubelet-config", "kubelet.yaml", "--capacity", "10Gi", "--system-uses", "3Gi"],

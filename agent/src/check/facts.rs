@@ -27,8 +27,9 @@ use super::journal::{self, JournalFacts};
 use super::node::NodeFacts;
 use super::pod_facts::{self, PodFacts};
 use super::pods::{self, Pods};
+use super::workloads::{self, Workloads};
 use crate::acting::machine_lock;
-use crate::kill_switch::{Found, KillSwitch};
+use crate::kill_switch::{Found, Ignored, KillSwitch};
 use crate::pods_command::runtime::sandboxes;
 use crate::services::{StaticFound, find_static};
 use crate::state_directory::StateDirectory;
@@ -63,12 +64,16 @@ pub(super) struct Facts {
     pub(super) state: StateDirectory,
     /// The kill switch and what is there; absent where none is configured.
     pub(super) kill_switch: Option<(PathBuf, Found)>,
+    /// Why what is put there would be ignored, where nothing is there.
+    pub(super) kill_switch_distrust: Option<Ignored>,
     /// What the configuration asks for.
     pub(super) wish: SourceChoice,
     /// How many slices the kernel side may stop.
     pub(super) in_kernel: usize,
     /// Why processes that it stopped might not be found again.
     pub(super) hidden_processes: Option<String>,
+    /// The cgroups that patterns match; absent where there is no tree of them.
+    pub(super) workloads: Option<Workloads>,
     pub(super) node: NodeFacts,
     /// What the file of `podFacts` says; absent where none is configured.
     pub(super) known_pods: Option<PodFacts>,
@@ -121,6 +126,7 @@ impl Facts {
         let listed = known_pods.as_ref().and_then(PodFacts::listed).or_else(of_cluster);
         let statics = find_static(configuration, || sandboxes(configuration));
         let pods = pods::find(configuration, mode.root(), listed, statics.as_ref());
+        let workloads = workloads::find(configuration, mode.root());
         let cgroup = some_cgroup(mode.root().unwrap_or(CGROUP_ROOT.as_ref()));
         Self {
             kernel: KernelFacts::gather(),
@@ -148,9 +154,15 @@ impl Facts {
                 let found = KillSwitch::new(&path).check();
                 (path, found)
             }),
+            kill_switch_distrust: configuration
+                .machine
+                .kill_switch
+                .as_deref()
+                .and_then(|path| KillSwitch::new(path).distrust()),
             wish: configuration.machine.source,
             in_kernel: configuration.machine.brake.in_kernel.len(),
             hidden_processes: hidden_processes(),
+            workloads,
             node: NodeFacts::gather(configuration, names_kubelet),
             known_pods,
             statics,

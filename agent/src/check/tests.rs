@@ -54,9 +54,11 @@ fn good() -> Facts {
         other_acts: Some(false),
         state: StateDirectory { path: "/run/plimsoll".into(), read_only: None },
         kill_switch: Some(("/etc/switch".into(), Found::Absent)),
+        kill_switch_distrust: None,
         wish: SourceChoice::Auto,
         in_kernel: 0,
         hidden_processes: None,
+        workloads: None,
         node: NodeFacts::none(),
         known_pods: None,
         statics: None,
@@ -90,7 +92,7 @@ fn a_machine_in_order_has_no_advice() {
 fn each_thing_that_is_missing_is_a_row_with_advice() {
     type Break = fn(&mut Facts);
     let lower: &[&str] = &["in-kernel brake", "source"];
-    let table: [(&[&str], Break); 31] = [
+    let table: [(&[&str], Break); 32] = [
         (&["memory controller"], |facts| facts.kernel.memory_controller = false),
         (&["cgroup.kill"], |facts| facts.files = Some((false, true))),
         (&["cgroup.freeze"], |facts| facts.files = Some((true, false))),
@@ -127,6 +129,7 @@ fn each_thing_that_is_missing_is_a_row_with_advice() {
         (&["kill switch"], |facts| {
             facts.kill_switch = Some(("/etc/switch".into(), Found::Ignored(Ignored::FileOf(7))));
         }),
+        (&["kill switch"], |facts| facts.kill_switch_distrust = Some(Ignored::Writable("/etc".into()))),
         (&["in-kernel brake", "source"], |facts| facts.wish = SourceChoice::Psi),
         (&["fentry programs", "hook stall"], |facts| facts.kernel.trampolines = Ok(false)),
         (&["hook threshold", "in-kernel brake", "source"], |facts| {

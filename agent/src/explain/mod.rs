@@ -68,6 +68,7 @@ struct Answer<'a> {
 /// Explains, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
+    crate::replay::ensure_opens(arguments.pods.as_deref())?;
     let listed = arguments.pods.as_deref().map(|file| crate::replay::parsed(file, read_pods)).transpose()?;
     let listed = pods::Listed::of(listed);
     let mode = CgroupMode::detect();

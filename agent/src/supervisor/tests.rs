@@ -7,15 +7,67 @@ use tracing::level_filters::LevelFilter;
 /// The unit that is shipped.
 const UNIT: &str = include_str!("../../deploy/plimsoll.service");
 
-#[test]
-fn a_missing_threshold_on_memory_is_logged() {
-    let configuration = plimsoll_config::parse("evictionHard: {nodefs.available: 1Gi}", "f").expect("it is valid");
+/// What the log has of it.
+fn logged(log_it: impl FnOnce()) -> String {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let log = Log::start(LogFormat::Text, LevelFilter::WARN, writer, || {}).expect("a thread");
-    log.within(|| log_warnings(&configuration));
+    log.within(log_it);
     assert!(log.finish(Duration::from_mins(1)), "a pipe has room");
     let mut text = String::new();
     reader.read_to_string(&mut text).expect("its thread has ended");
+    text
+}
+
+#[test]
+fn an_agent_that_can_evict_nothing_logs_it_when_it_starts() {
+    let tree = crate::observe::tests::tree(&[("a.slice/x.service", 5, 0, 0, 0, 0)]);
+    for (text, expected) in [
+        ("{}", "warn: nothing can be evicted: machine.workloads is empty"),
+        ("machine: {workloads: [{match: b.slice/*}]}", "warn: nothing can be evicted now: no pattern"),
+        (
+            "machine: {workloads: [{match: a.slice/*}], never: [a.slice/*]}",
+            "warn: nothing can be evicted now: no pattern",
+        ),
+        ("machine: {workloads: [{match: a.slice/*}]}", ""),
+        ("machine: {podFacts: /run/pods/pods.json}", ""),
+    ] {
+        let configuration = plimsoll_config::parse(text, "f").expect("it is valid");
+        let found = logged(|| log_no_workloads(&configuration, tree.path()));
+        assert!(found.starts_with(expected) && found.is_empty() == expected.is_empty(), "{text}: {found}");
+    }
+}
+
+#[test]
+fn a_kill_switch_that_would_be_ignored_is_logged_before_it_is_thrown() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let user = rustix::process::geteuid().as_raw();
+    let switch = KillSwitch::below(folder.path(), user, &folder.path().join("etc/switch"));
+    std::fs::create_dir(folder.path().join("etc")).expect("writable");
+    assert_eq!(logged(|| log_untrusted_kill_switch(&switch)), "");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path().join("etc"), mode).expect("it is ours");
+    let text = logged(|| log_untrusted_kill_switch(&switch));
+    assert!(text.contains("/etc/switch would stop nothing: others than root may write "), "{text}");
+}
+
+#[test]
+fn a_signal_to_read_the_configuration_again_is_answered_in_the_log_once() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let text = format!("machine: {{shadow: true, stateDirectory: {}}}", folder.path().display());
+    let supervisor = supervisor(plimsoll_config::parse(&text, "f").expect("it is valid"), None);
+    supervisor.asked.reread.store(true, Ordering::Relaxed);
+    let text = logged(|| {
+        supervisor.refuse_to_reread();
+        supervisor.refuse_to_reread();
+    });
+    let expected = "warn: SIGHUP: the configuration is read at the start only; restart to apply it\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_missing_threshold_on_memory_is_logged() {
+    let configuration = plimsoll_config::parse("evictionHard: {nodefs.available: 1Gi}", "f").expect("it is valid");
+    let text = logged(|| log_warnings(&configuration));
     let warning = "warn: configuration: f:1: evictionHard: no threshold on memory.available is configured: `run` never \
                    evicts for this machine's memory; expected memory.available in evictionHard or evictionSoft";
     assert!(text.lines().any(|line| line == warning), "{text}");
@@ -39,7 +91,7 @@ fn supervisor(configuration: Configuration, api_server: Option<ApiServer>) -> Su
         reporter_restarted: rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"),
         followed: None,
         signals: UnixStream::pair().expect("sockets").0,
-        asked: Asked { end: Arc::default(), debug: Arc::default(), configured: Arc::default() },
+        asked: Asked::default(),
         log: Log::start(LogFormat::Text, LevelFilter::WARN, std::io::sink(), || {}).expect("a thread"),
         watchdog: Watchdog::start(directory).expect("a thread"),
         core: ChildProcess::new("core"),
