@@ -143,6 +143,22 @@ fn a_misspelt_key_gets_no_second_warning_for_its_absence() {
 }
 
 #[test]
+fn a_misspelt_variable_is_warned_of_by_each_command_that_reads_the_configuration() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for arguments in [&["config", "check", "--capacity", "10Gi"][..], &["config", "show"], &["check"]] {
+        let mut command = Command::new(program());
+        command.args(arguments).current_dir(directory.path()).env("PLIMSOLL_SHADW", "true");
+        let output = command.output().expect("it runs");
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed);
+        let expected = "PLIMSOLL_SHADW: unknown; did you mean PLIMSOLL_SHADOW?";
+        assert!(printed.lines().any(|line| line.starts_with("warning  ") || line.contains("warning: ")), "{printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
+        assert!(!printed.contains("PLIMSOLL_CONFIG: unknown"), "{printed}");
+    }
+}
+
+#[test]
 fn a_flag_and_a_variable_override_the_file_and_are_named_as_origins() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("own.yaml"), "machine: {source: psi, stallPercent: 5}\n").expect("written");
