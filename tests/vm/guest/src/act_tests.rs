@@ -580,8 +580,9 @@ pub(crate) fn exit_on_a_cpu_is_not_stuck() -> Result<()> {
         hog.wait_taken(gib << 10, PATIENCE)?;
         let handle = hand.handle(&cgroup)?;
         ensure!(hand.kill(&handle)? == Begun::Requested);
-        // Goes by memory alone: its worker's results are not taken.
-        let mut unmeasured = (Kills::with_capacity(KillLimits::default(), 1), Workers::start(4)?);
+        // Goes by memory alone: its worker's results are not taken, and not waited for.
+        let limits = KillLimits { extensions: 0, ..KillLimits::default() };
+        let mut unmeasured = (Kills::with_capacity(limits, 1), Workers::start(4)?);
         let now = clock::monotonic();
         ensure!(unmeasured.0.adopt(&handle, now, now), "there is room");
         let (mut stuck, mut event) = (false, None);
