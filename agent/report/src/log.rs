@@ -1,17 +1,18 @@
 //! The log of a process: events of `tracing`, one a line, for people or as JSON, at a level that can be changed while
 //! the process runs.
 //!
-//! A line in JSON has `time` (seconds since the epoch), `level`, `message` and the event's fields; a field that has no
+//! A line in JSON has `time` (RFC 3339, in UTC and with milliseconds), `level`, `message` and the event's fields; a field that has no
 //! value is null. Two names of fields are special, because the values of `tracing` are not nested: `json.NAME` is
 //! text in JSON that is written as NAME, and `json` is an object in JSON whose members are fields of the line. A line
 //! for people leaves `json` out: its message has every number already.
 //!
 //! The core installs no subscriber. What it has to report are records.
 
-use std::fmt::{Debug, Write as _};
+use std::fmt::{Debug, Display, Write as _, from_fn};
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use plimsoll_config::LogFormat;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
@@ -156,9 +157,7 @@ impl Values {
                 line.push('\n');
             }
             LogFormat::Json => {
-                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                let time = format!("{}.{:03}", since.as_secs(), since.subsec_millis());
-                let message = Value::from(message.as_str());
+                let (time, message) = (time(Timestamp::now()), Value::from(message.as_str()));
                 let _ = write!(line, r#"{{"time":"{time}","level":"{}","message":{message}"#, name_of(level));
                 for (name, text) in fields {
                     let _ = match text {
@@ -174,6 +173,11 @@ impl Values {
         }
         line
     }
+}
+
+/// In RFC 3339, in UTC. Always with three digits for milliseconds, so that texts sort as times do.
+fn time(now: Timestamp) -> impl Display {
+    from_fn(move |f| write!(f, "{now:.3}"))
 }
 
 /// The members of an object in JSON, as they follow other ones.
@@ -224,7 +228,6 @@ impl Visit for Values {
 pub(crate) mod tests {
     use super::*;
     use crate::text::escaped;
-    use std::fmt::from_fn;
     use std::io::Read as _;
 
     /// What `work` logs, in lines.
@@ -260,8 +263,8 @@ pub(crate) mod tests {
         let json = logged(LogFormat::Json, LevelFilter::INFO, event);
         let [line] = &json[..] else { panic!("{json:?}") };
         let read: Value = serde_json::from_str(line).expect("it is JSON");
-        let time = read["time"].as_str().and_then(|time| time.parse().ok()).unwrap_or(0.0);
-        assert!(time > 1.6e9, "{line}");
+        let time: Timestamp = read["time"].as_str().and_then(|time| time.parse().ok()).expect("a time");
+        assert!(time.duration_until(Timestamp::now()).as_secs() < 60, "{line}");
         let expected = serde_json::json!({
             "time": read["time"],
             "level": "warn",
@@ -274,6 +277,17 @@ pub(crate) mod tests {
             "b": true,
         });
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_time_has_milliseconds_and_is_in_utc() {
+        for (nanoseconds, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (1_796_030_351_098_999_999, "2026-11-30T09:19:11.098Z"),
+            (1_796_030_351_900_000_000, "2026-11-30T09:19:11.900Z"),
+        ] {
+            assert_eq!(time(Timestamp::from_nanosecond(nanoseconds).expect("in range")).to_string(), expected);
+        }
     }
 
     #[test]
