@@ -7,9 +7,12 @@ use plimsoll_policy::kubelet::Signal;
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
 
 /// From this package's folder, in which cargo runs its tests.
 const SHIPPED: &str = "../deploy/plimsoll.schema.json";
+/// The same as a table for readers.
+const TABLE: &str = "../docs/keys.md";
 
 const DESCRIPTIONS: [(&str, &str); 12] = [
     ("evictionHard", "Less than this is available: evict at once. One threshold here replaces all defaults."),
@@ -125,6 +128,130 @@ fn the_shipped_schema_is_that_of_the_configuration() {
     }
     let shipped = std::fs::read_to_string(SHIPPED).expect("the shipped schema");
     assert!(shipped == text, "{SHIPPED} is stale: set PLIMSOLL_WRITE_SCHEMA=1 and run this test again");
+}
+
+/// The table before its rows.
+const TABLE_HEAD: &str = "\
+# Keys
+
+All keys of Plimsoll's own file, each with the flag and the variable of the environment that override it. The table is
+made from the code: a test fails where it is stale, and `PLIMSOLL_WRITE_SCHEMA=1 cargo test -p plimsoll-config schema`
+writes it anew. [plimsoll.yaml](../deploy/plimsoll.yaml) has what each key means,
+[CONFIGURATION.md](CONFIGURATION.md#sources) where values come from, and `plimsoll config show` prints what holds on a
+machine.
+
+SIGNAL is `memory.available`, `allocatableMemory.available`, `nodefs.available`, `nodefs.inodesFree`,
+`imagefs.available`, `imagefs.inodesFree`, `containerfs.available`, `containerfs.inodesFree` or `pid.available`;
+RESOURCE is `cpu`, `ephemeral-storage`, `memory` or `pid`. `[]` is an entry of a list. A key without a default is unset
+or empty.
+
+| key | value | default | flag | variable |
+|---|---|---|---|---|
+";
+
+/// The keys of the schema, a row each.
+fn table() -> String {
+    let shown = crate::rows(&crate::parse("", "f").expect("an empty file is in order"));
+    let (root, mut rows) = (generated(), String::new());
+    add_rows(&mut rows, "", &root, &root, &shown);
+    format!("{TABLE_HEAD}{rows}")
+}
+
+/// Adds the keys of `section`, and of the sections and entries of lists in it.
+fn add_rows(rows: &mut String, parent: &str, section: &Value, root: &Value, shown: &[crate::Row]) {
+    for (name, property) in section["properties"].as_object().expect("an object") {
+        let key = if parent.is_empty() { name.clone() } else { format!("{parent}.{name}") };
+        let definition = |schema: &Value| Some(schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?.to_owned());
+        let options = property["anyOf"].as_array().into_iter().flatten();
+        let within = definition(property).or_else(|| options.clone().find_map(definition));
+        let (key, value) = match (within.as_deref(), definition(&property["items"])) {
+            (Some("Amounts"), _) => (format!("{key}.SIGNAL"), "a quantity or a percentage".to_owned()),
+            (Some("GracePeriods"), _) => (format!("{key}.SIGNAL"), "a duration".to_owned()),
+            (Some("Reservations"), _) => (format!("{key}.RESOURCE"), "a quantity".to_owned()),
+            (Some(within), _) => {
+                add_rows(rows, &key, &root["$defs"][within], root, shown);
+                continue;
+            }
+            (None, Some(entry)) => {
+                add_rows(rows, &format!("{key}[]"), &root["$defs"][entry], root, shown);
+                continue;
+            }
+            (None, None) => {
+                let value = accepted(&key, property);
+                (key, value)
+            }
+        };
+        let flag = crate::FLAGS.iter().find(|flag| flag.key == key);
+        let (long, variable) =
+            flag.map_or_else(Default::default, |flag| (format!("`--{}`", flag.long), format!("`{}`", flag.variable)));
+        let default = default(&key, property, shown);
+        writeln!(rows, "| `{key}` | {value} | {default} | {long} | {variable} |").expect("a String takes all");
+    }
+}
+
+/// What holds where the file has no such key; nothing where that is empty.
+fn default(key: &str, property: &Value, shown: &[crate::Row]) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if let Some(map) = key.strip_suffix("SIGNAL") {
+        let of_signals = shown.iter().filter_map(|row| Some((row.key.strip_prefix(map)?, &row.value)));
+        return of_signals.map(|(signal, value)| format!("`{signal}: {}`", text(value))).collect::<Vec<_>>().join(", ");
+    }
+    let value = shown.iter().find(|row| row.key == key).map_or(&property["default"], |row| &row.value);
+    match value {
+        Value::Null => String::new(),
+        value if text(value).is_empty() => String::new(),
+        value => format!("`{}`", text(value)),
+    }
+}
+
+/// What a key takes: by the schema where that has all of it, else in the words in which the reader refuses what is none.
+fn accepted(key: &str, property: &Value) -> String {
+    let names = |of: &Value| {
+        let names = of.as_array().into_iter().flatten().filter_map(|it| it["const"].as_str().or(it.as_str()));
+        names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    };
+    let refused = || {
+        // No duration, path, address, quantity or name.
+        let document = key.split('.').rev().fold("'- -'".to_owned(), |inner, name| format!("{{{name}: {inner}}}"));
+        let error = crate::parse(&document, "f").expect_err("it is refused").to_string();
+        let line = error.lines().find(|line| line.contains("- -")).expect("it names the value");
+        line.split_once("expected ").expect("it names what is accepted").1.to_owned()
+    };
+    match property["type"].as_str() {
+        Some("boolean") => "`true`, `false`".to_owned(),
+        Some("array") => "a list of texts".to_owned(),
+        Some("integer") if property["minimum"] == i32::MIN => "a whole number".to_owned(),
+        Some("integer") => format!("a whole number from {} to {}", property["minimum"], property["maximum"]),
+        _ if property["oneOf"].is_array() => names(&property["oneOf"]),
+        _ if property["enum"].is_array() => names(&property["enum"]),
+        _ => match key.rsplit_once("[].") {
+            None => refused(),
+            Some((_, "path")) => "a path of a cgroup".to_owned(),
+            Some((_, "match")) => "a pattern of paths of cgroups".to_owned(),
+            Some((_, within)) if within.starts_with("evictionSoftGracePeriod") => "a duration".to_owned(),
+            Some(_) => "a quantity or a percentage".to_owned(),
+        },
+    }
+}
+
+/// To write it anew: `PLIMSOLL_WRITE_SCHEMA=1 cargo test -p plimsoll-config schema`.
+#[test]
+fn the_table_of_keys_is_that_of_the_schema() {
+    let text = table();
+    if std::env::var_os("PLIMSOLL_WRITE_SCHEMA").is_some() {
+        std::fs::write(TABLE, &text).expect("written");
+    }
+    let written = std::fs::read_to_string(TABLE).expect("the table of keys");
+    assert!(written == text, "{TABLE} is stale: set PLIMSOLL_WRITE_SCHEMA=1 and run this test again");
+    for key in crate::FLAGS.iter().map(|flag| flag.key.as_str()).chain(["machine.workloads[].match", "swap.grace"]) {
+        assert!(text.contains(&format!("| `{key}` |")), "{key}");
+    }
+    for signal in Signal::ALL {
+        assert!(text.contains(&format!("`{}`", signal.name())), "{}", signal.name());
+    }
+    for resource in RESERVABLE {
+        assert!(text.contains(&format!("`{resource}`")), "{resource}");
+    }
 }
 
 /// A definition in the schema.
