@@ -392,7 +392,7 @@ pub(crate) fn count(family: &Family<Label, Counter>, label: (&'static str, &str)
 mod tests {
     use super::*;
     use plimsoll_policy::kubelet::{Pod, PodStats};
-    use plimsoll_policy::{Config, Observation, Workload, ranking};
+    use plimsoll_policy::{Config, NoVictim, Observation, Outcome, Workload, ranking};
 
     #[test]
     fn all_are_named_by_the_rules_of_open_metrics() {
@@ -473,9 +473,12 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
 
-    #[test]
-    fn each_metric_is_documented() {
-        let documented = include_str!("../../docs/metrics.md");
+    const DOCUMENTED: &str = include_str!("../../docs/metrics.md");
+    const RULES: &str = include_str!("../../deploy/prometheus/rules.yaml");
+
+    /// The names of all metrics, without prefix and unit. A registry does not list them, and writes a family only with its
+    /// first member.
+    fn names() -> Vec<&'static str> {
         let sources = [
             include_str!("metrics.rs"),
             include_str!("witnessed.rs"),
@@ -483,19 +486,70 @@ mod tests {
             include_str!("signal_metrics.rs"),
             include_str!("container_metrics.rs"),
         ];
-        // A registry does not list its metrics, and writes a family only with its first member.
         let calls = sources.iter().flat_map(|source| source.split("regist").skip(1));
         let name_in = |call: &'static str| {
             let (before, arguments) = call.split_once('(')?;
             let (name, _) = arguments.trim_start().strip_prefix('"')?.split_once('"')?;
             ["er", "er_with_unit", "ered!"].contains(&before).then_some(name)
         };
-        let names: Vec<_> = calls.filter_map(name_in).collect();
+        calls.filter_map(name_in).collect()
+    }
+
+    /// What the series of a metric may be called, by its unit and kind.
+    fn series(name: &str) -> impl Iterator<Item = String> {
+        let units = ["", "_bytes", "_seconds", "_info"].into_iter();
+        units.flat_map(move |unit| ["", "_total"].map(|end| format!("plimsoll_{name}{unit}{end}")))
+    }
+
+    #[test]
+    fn each_metric_is_documented() {
+        let names = names();
         assert!(names.len() > 60 && names.contains(&"races_lost") && names.contains(&"kubelet_evictions"), "{names:?}");
         for name in names {
-            let units = ["", "_bytes", "_seconds", "_info"].into_iter();
-            let mut full = units.flat_map(|unit| ["`", "_total`"].map(|end| format!("`plimsoll_{name}{unit}{end}")));
-            assert!(full.any(|full| documented.contains(&full)), "plimsoll_{name} is not in agent/docs/metrics.md");
+            let is_documented = series(name).any(|full| DOCUMENTED.contains(&format!("`{full}`")));
+            assert!(is_documented, "plimsoll_{name} is not in agent/docs/metrics.md");
+        }
+    }
+
+    #[test]
+    fn shipped_alerts_are_on_metrics_that_there_are() {
+        let known: Vec<String> = names().into_iter().flat_map(series).collect();
+        let words = |text: &'static str| {
+            text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("plimsoll_"))
+        };
+        let used: Vec<&str> = words(RULES).collect();
+        for name in &used {
+            // With the right unit, too: with that it is documented.
+            let is_documented = ["`", "{"].iter().any(|end| DOCUMENTED.contains(&format!("`{name}{end}")));
+            let is_known = known.iter().any(|it| it == name) && is_documented;
+            assert!(is_known, "{name} is no metric");
+        }
+        let (_, alerts) = DOCUMENTED.split_once("## What to alert on").expect("a section");
+        let rows = alerts.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+        let asked: Vec<&str> = rows.filter_map(|row| row.split(" | ").next()).flat_map(words).collect();
+        assert!(asked.len() > 10, "{asked:?}");
+        for name in asked {
+            assert!(used.contains(&name), "agent/docs/metrics.md advises an alert on {name}");
+        }
+        let count = |what: &str| RULES.matches(what).count();
+        let rules = count("- alert: ");
+        for what in ["expr: ", "for: ", "labels: {severity: ", "annotations:", "summary: "] {
+            assert_eq!(count(what), rules, "{what}");
+        }
+        for outcome in [Outcome::NoVictim(NoVictim::NoCandidates), Outcome::Unattributed, Outcome::NoStatistics] {
+            assert!(RULES.contains(&variant(&outcome).0), "{outcome}");
+        }
+        // The proxies are found by what their manifest has.
+        let (monitor, proxies) = (
+            include_str!("../../deploy/prometheus/podmonitor.yaml"),
+            include_str!("../../deploy/kustomize/metrics/daemonset.yaml"),
+        );
+        for (monitored, there) in [
+            ("app.kubernetes.io/name: plimsoll-metrics", "app.kubernetes.io/name: plimsoll-metrics"),
+            ("- port: metrics", "- name: metrics"),
+            ("path: /metrics", "--allow-paths=/metrics"),
+        ] {
+            assert!(monitor.contains(monitored) && proxies.contains(there), "{monitored}");
         }
     }
 
