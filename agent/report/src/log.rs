@@ -148,7 +148,8 @@ impl Values {
         // Writing into a String does not fail.
         match format {
             LogFormat::Text => {
-                let _ = write!(line, "{}: {}", name_of(level), printable(message));
+                // Durations are written with a sign that would be escaped.
+                let _ = write!(line, "{}: {}", name_of(level), printable(&message.replace("µs", "us")));
                 for (name, text) in fields {
                     if let Text::Json(text) = text {
                         let _ = write!(line, " {}={}", name.strip_prefix(IN_JSON).unwrap_or(name), printable(text));
@@ -288,6 +289,12 @@ pub(crate) mod tests {
         ] {
             assert_eq!(time(Timestamp::from_nanosecond(nanoseconds).expect("in range")).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn microseconds_are_ascii_in_a_line_for_people() {
+        let event = |_: &Log| tracing::info!("after {:?}", Duration::from_nanos(1_500));
+        assert_eq!(logged(LogFormat::Text, LevelFilter::INFO, event), ["info: after 1.5us"]);
     }
 
     #[test]
