@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::fields::variant;
 use crate::log::tests::logged;
 use crate::names::{NAME_MESSAGE, NameMessage};
 use crate::record::{
@@ -18,7 +19,8 @@ use plimsoll_config::LogFormat;
 use plimsoll_inventory::{RemovalError, RemovalResult};
 use plimsoll_policy::kubelet::{Amount, Condition, Conditions, QosClass, Reclaim, Signal};
 use plimsoll_policy::{
-    Action, Case, Deficit, Growth, Key, MemoryReading, Outcome, Ranked, Scope, ThresholdStatus, Uid, Verdict, Why,
+    Action, Attribution, Case, Deficit, Growth, Key, MemoryReading, NoVictim, Outcome, Ranked, ReclaimOrder, Scope,
+    Stage, ThresholdStatus, Uid, Verdict, Why,
 };
 use plimsoll_units::{Bytes, CgroupId};
 use proptest::collection::vec;
@@ -164,6 +166,78 @@ fn a_plan_is_one_line_with_every_number() {
         "plimsoll_swap_bytes{what=\"free\"} ",
     ] {
         assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+/// The names of all members of a value.
+fn members(of: &Value, names: &mut Vec<String>) {
+    match of {
+        Value::Object(object) => object.iter().for_each(|(name, value)| {
+            names.push(name.clone());
+            members(value, names);
+        }),
+        Value::Array(values) => values.iter().for_each(|value| members(value, names)),
+        _ => {}
+    }
+}
+
+/// All of an enumeration, which no variant can be added to without one here.
+macro_rules! all {
+    ($of:ident: $($variant:ident),* $(; $other:pat)?) => {{
+        let _ = |it: $of| match it { $($of::$variant => (),)* $($other => (),)? };
+        [$($of::$variant),*]
+    }};
+}
+
+#[test]
+fn fields_and_outcomes_of_the_log_are_documented() {
+    let documented = include_str!("../../../docs/log.md");
+    let mut names: Vec<String> = Vec::new();
+    let mut records = plan(false).to_vec();
+    let Record::Plan(PlanRecord::Begin { attribution, .. }) = &mut records[0] else { panic!("a plan begins") };
+    *attribution = Some(Attribution::default());
+    let order = ReclaimOrder { order: 1, stage: Stage::Memory(mib(1)), why: Why::Threshold(0) };
+    records.insert(3, PlanRecord::Action(Action::Reclaim(order)).into());
+    let lines = lines(&mut reporter("", None), &records);
+    members(&lines[0], &mut names);
+    // Those of conditions are keys there.
+    names.retain(|name| !name.starts_with(|first: char| first.is_ascii_uppercase()));
+    assert!(names.len() > 60, "{names:?}");
+    let outcomes = all!(Outcome: NoPressure, NotObserved, NoLayout, NoStatistics, OverLimits, InGrace, Stale, Reclaiming,
+        Relieved, CacheInUse, ComingBack, Evict, RateLimited, Unattributed; Outcome::NoVictim(_));
+    let reasons = all!(NoVictim: NoCandidates, AllProtected, NoStatistics, NothingToFree, TooLittle, NoUsableRanking,
+        OnlyLoops);
+    let causes = all!(Cause: Threshold, Reclaim, Psi, Poll, Timer, FollowUp);
+    let holds = all!(HoldEnd: Recorded, Over, Gone, NotActing);
+    names.extend(outcomes.iter().map(|outcome| variant(outcome).0).chain(["no-victim".to_owned()]));
+    names.extend(reasons.iter().map(|reason| variant(reason).0));
+    names.extend(causes.iter().map(|cause| variant(cause).0));
+    names.extend(holds.map(|end| end.name().to_owned()));
+    let (bytes, refused) = (Bytes(1), Refused::Full);
+    let brakes = [
+        Braked::Frozen,
+        Braked::Stopped(1),
+        Braked::Thawed(Duration::ZERO),
+        Braked::StillGrows(bytes),
+        Braked::Gone,
+        Braked::Refused(refused),
+        Braked::ThawFailed,
+    ];
+    let kills = [
+        Killed::Begun,
+        Killed::Asked(Duration::ZERO),
+        Killed::Gone,
+        Killed::Again(bytes),
+        Killed::Emptied(Duration::ZERO, None),
+        Killed::Stuck(None),
+        Killed::Refused(refused),
+    ];
+    let held = [Held::Begun(Duration::ZERO), Held::Ended(HoldEnd::Over, Duration::ZERO), Held::Refused(refused)];
+    let done = brakes.map(Braked::name).into_iter().chain(kills.map(Killed::name)).chain(held.map(Held::name));
+    names.extend(done.map(str::to_owned));
+    for name in names {
+        let is_documented = ["", "[]"].iter().any(|list| documented.contains(&format!("`{name}{list}`")));
+        assert!(is_documented, "{name} is not in agent/docs/log.md");
     }
 }
 
