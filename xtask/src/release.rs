@@ -1,5 +1,5 @@
-//! `cargo xtask release`: the agent for each processor with its SBOMs, the image of both for containers, man pages and
-//! completions, and all their checksums. The same sources give the same bytes in any folder, with the same toolchain.
+//! `cargo xtask release`: the agent for each processor with its SBOMs, the image of both for containers, what else an installation
+//! takes, and all their checksums. The same sources give the same bytes in any folder, with the same toolchain.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,8 @@ use crate::{build_ebpf, install, run, sbom, share};
 const PLACE: &str = "target/release-files";
 /// The image: an OCI image layout for both processors.
 const IMAGE: &str = "plimsoll-image.tar";
-/// Man pages and completions, to be unpacked below a prefix such as /usr/local.
+/// Man pages, completions, documents, the unit, the configuration with its schema, and the kustomizations, to be unpacked below
+/// a prefix such as /usr/local.
 const SHARE: &str = "plimsoll-share.tar.gz";
 /// The file with the checksum of each other one, as `sha256sum --check` reads it.
 const CHECKSUMS: &str = "SHA256SUMS";
@@ -61,7 +62,7 @@ fn build(root: &Path, epoch: &str) -> anyhow::Result<String> {
         agents.push((processor, (name, agent(root, processor)?), sbom));
     }
     let mut files = vec![(IMAGE.to_owned(), image(&agents, &kernel_side)?), kernel_side];
-    files.push((SHARE.to_owned(), share::archive(&command_line(root)?)?));
+    files.push((SHARE.to_owned(), share::archive(root, &command_line(root)?)?));
     files.extend(agents.into_iter().flat_map(|(_, program, sbom)| [program, sbom]));
     files.sort();
     let mut checksums = String::new();

@@ -1,4 +1,5 @@
-//! Man pages and completions of a release, as they are installed below a prefix such as /usr/local.
+//! Man pages, completions, documents, and what an installation begins with, of a release, as they are installed below a prefix
+//! such as /usr/local.
 
 use std::fs;
 use std::path::Path;
@@ -25,9 +26,18 @@ const PLACES: [(&str, &str, bool); 6] = [
     ("_plimsoll", "share/zsh/site-functions", false),
 ];
 
-/// An archive of all that the program `command_line` writes, which is that example.
-pub(crate) fn archive(command_line: &Path) -> anyhow::Result<Vec<u8>> {
+/// Of the checkout, by the same paths below [`CHECKOUT`]: so links between documents hold, and paths in them.
+const SHIPPED: [&str; 5] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "agent/deploy", "agent/docs"];
+/// Where those are installed, below the prefix.
+const CHECKOUT: &str = "share/plimsoll";
+
+/// An archive of all that the program `command_line` writes, which is that example, and of what the checkout at `root` has for
+/// installations.
+pub(crate) fn archive(root: &Path, command_line: &Path) -> anyhow::Result<Vec<u8>> {
     let mut files = Vec::new();
+    for path in SHIPPED {
+        add(root, path, &mut files)?;
+    }
     for what in [MAN, COMPLETIONS] {
         let directory = tempfile::tempdir()?;
         run::shown(Command::new(command_line).arg(what).arg(directory.path()))?;
@@ -41,6 +51,25 @@ pub(crate) fn archive(command_line: &Path) -> anyhow::Result<Vec<u8>> {
     files.sort();
     let files: Vec<_> = files.iter().map(|(path, data)| File { path, data, is_program: false }).collect();
     Ok(plimsoll_oci::compressed(&files)?)
+}
+
+/// Adds a file of the checkout at `root`, or all in a folder.
+fn add(root: &Path, path: &str, files: &mut Vec<(String, Vec<u8>)>) -> anyhow::Result<()> {
+    let from = root.join(path);
+    if !from.is_dir() {
+        let data = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        files.push((format!("{CHECKOUT}/{path}"), data));
+        return Ok(());
+    }
+    for entry in fs::read_dir(&from).with_context(|| format!("cannot list {}", from.display()))? {
+        let name = entry?.file_name();
+        let name = name.to_str().with_context(|| format!("{} in {path} is no name for a release", name.display()))?;
+        // What editors leave.
+        if !name.starts_with('.') && !name.ends_with('~') {
+            add(root, &format!("{path}/{name}"), files)?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a generated file is installed, below the prefix.
@@ -80,11 +109,61 @@ mod tests {
         let script = "#!/bin/sh\ncase $1 in man) echo m > $2/plimsoll.1;; *) echo b > $2/plimsoll.bash;; esac\n";
         fs::write(&program, script).expect("writable");
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("ours");
-        let made = archive(&program).expect("an archive");
-        assert_eq!(made, archive(&program).expect("an archive"));
+        let root = run::root();
+        let made = archive(root, &program).expect("an archive");
+        assert_eq!(made, archive(root, &program).expect("an archive"));
         fs::write(&program, script.replace("echo b", "echo c")).expect("writable");
-        assert_ne!(made, archive(&program).expect("an archive"));
+        assert_ne!(made, archive(root, &program).expect("an archive"));
+        archive(folder.path(), &program).expect_err("there is no checkout");
         fs::write(&program, "#!/bin/sh\nexit 3\n").expect("writable");
-        archive(&program).expect_err("it fails");
+        archive(root, &program).expect_err("it fails");
+    }
+
+    /// What is shipped of this checkout, by its paths there.
+    fn shipped() -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        for path in SHIPPED {
+            add(run::root(), path, &mut files).expect("it is there");
+        }
+        let below = |path: &str| path.strip_prefix(CHECKOUT).and_then(|path| path.strip_prefix('/')).map(str::to_owned);
+        let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
+        files.iter().map(|(path, data)| (below(path).expect("below it"), text(data))).collect()
+    }
+
+    #[test]
+    fn a_machine_and_a_cluster_can_be_installed_from_what_is_shipped() {
+        let files = shipped();
+        let has = |path: &str| files.iter().any(|(it, _)| it == path);
+        for path in [
+            "agent/deploy/plimsoll.service",
+            "agent/deploy/plimsoll.yaml",
+            "agent/deploy/plimsoll.schema.json",
+            "agent/deploy/prometheus/rules.yaml",
+            "agent/docs/install.md",
+        ] {
+            assert!(has(path), "{path}");
+        }
+        let mut resources = 0;
+        for (path, text) in files.iter().filter(|(path, _)| path.ends_with("/kustomization.yaml")) {
+            let (folder, _) = path.rsplit_once('/').expect("it is in one");
+            for file in text.lines().filter_map(|line| line.trim().strip_prefix("- ")?.strip_suffix(".yaml")) {
+                resources += 1;
+                assert!(has(&format!("{folder}/{file}.yaml")), "{path} names {file}.yaml");
+            }
+        }
+        assert!(resources > 10, "{resources}");
+    }
+
+    #[test]
+    fn installation_names_files_that_are_shipped() {
+        let files = shipped();
+        let (_, install) = files.iter().find(|(path, _)| path == "agent/docs/install.md").expect("it is shipped");
+        let named = install.split(['`', ' ', '\n', '=']).filter_map(|word| word.split_once("share/plimsoll/"));
+        let named: Vec<&str> = named.map(|(_, path)| path.trim_end_matches(['.', ',', ':'])).collect();
+        assert!(named.len() > 3, "{named:?}");
+        for path in named {
+            let is_shipped = files.iter().any(|(it, _)| it == path || it.starts_with(&format!("{path}/")));
+            assert!(is_shipped, "{path} is not shipped");
+        }
     }
 }
