@@ -37,8 +37,16 @@ const RESULTS: &str = "benches/results";
 const PART: &str = "target/bench/part";
 const WHOLE: &str = "target/bench/whole";
 /// What may change without another measurement: none of it is in the machine of a cell.
-const OTHERS: [&str; 7] =
-    [RESULTS, "tests/results", "*.md", "benches/*.rs", "tests/cluster", "tests/fuzz", "agent/deploy/kustomize"];
+const OTHERS: [&str; 8] = [
+    RESULTS,
+    "tests/results",
+    "*.md",
+    "benches/*.rs",
+    "tests/cluster",
+    "tests/fuzz",
+    "agent/deploy/kustomize",
+    "agent/deploy/prometheus",
+];
 /// After how many seconds a cell's machine is ended, and after how many no further round begins in it: early enough that
 /// the last one ends, and what was measured is sent, before.
 const MACHINE_SECONDS: u64 = 60 * 60;
