@@ -180,52 +180,30 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{SLICE, Scene, slice_policy};
+    use super::super::testing::{Arms, SLICE, Scene, slice_policy};
     use super::*;
     use crate::record::Cause;
-    use arrayvec::ArrayVec;
     use plimsoll_node::clock::monotonic;
-    use plimsoll_sense::{Descriptor, Generation, MAX_DESCRIPTORS, SenseError, Source, WakeList};
     use std::fs;
     use std::path::PathBuf;
     use std::sync::{Arc, OnceLock};
-
-    /// Once armed, so much is charged to the slice.
-    #[derive(Default)]
-    struct Charged(Arc<OnceLock<(PathBuf, u64)>>);
-
-    impl Source for Charged {
-        fn kind(&self) -> Kind {
-            Kind::Ebpf
-        }
-
-        fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
-            ArrayVec::new()
-        }
-
-        fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
-            Ok(())
-        }
-
-        fn arm(&mut self, armed: &ArmedThresholds) -> Result<Generation, SenseError> {
-            if let Some((file, bytes)) = self.0.get() {
-                assert_eq!(armed.slices.len(), 1, "it was below its threshold before");
-                fs::write(file, format!("{bytes}\n")).expect("a file");
-            }
-            Ok(Generation(1))
-        }
-    }
 
     #[test]
     fn a_slice_that_reached_its_threshold_before_it_was_armed_is_sampled_again() {
         let threshold = Bytes::mib(SLICE - 10).0;
         for (bytes, is_due) in [(threshold - 4096, false), (threshold, true)] {
-            let source = Charged::default();
-            let charged = Arc::clone(&source.0);
+            let charged = Arc::new(OnceLock::<PathBuf>::new());
+            let file = Arc::clone(&charged);
+            let source = Arms(move |armed: &ArmedThresholds| {
+                if let Some(file) = file.get() {
+                    assert_eq!(armed.slices.len(), 1, "it was below its threshold before");
+                    fs::write(file, format!("{bytes}\n")).expect("a file");
+                }
+            });
             let mut scene = Scene::woken_by(source, slice_policy(1));
             scene.uses("slice", 1);
             scene.sample();
-            charged.set((scene.file("slice", "memory.current"), bytes)).expect("it is set once");
+            charged.set(scene.file("slice", "memory.current")).expect("it is set once");
             scene.watch.schedule.sampled();
             let (now, all) = (monotonic(), Bytes::mib(SLICE));
             let memory = MemoryReading { capacity: all, kubelet_available: all, mem_available: Some(all) };

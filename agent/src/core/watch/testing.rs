@@ -10,6 +10,7 @@ use super::{
     Signals, Stopping, Triggers, Walking, Watch, Workloads,
 };
 use crate::record::{Braked, EnforcementRecord, Record};
+use arrayvec::ArrayVec;
 use core::time::Duration;
 use plimsoll_act::{BrakeLimits, Brakes, KillLimits, Kills, Worker, Workers};
 use plimsoll_inventory::{CoreMessage, Facts, SliceFacts, SliceFigures, Table, Termination, Update};
@@ -21,7 +22,9 @@ use plimsoll_node::lock::Locked;
 use plimsoll_node::meminfo::MemInfo;
 use plimsoll_policy::kubelet::{Amount, Signal, Threshold, ThresholdAmount};
 use plimsoll_policy::{Config as Policy, Key, Scope, SliceId, SliceSet, SliceThresholds};
-use plimsoll_sense::{Polling, Source};
+use plimsoll_sense::{
+    ArmedThresholds, Descriptor, Generation, Kind, MAX_DESCRIPTORS, Polling, SenseError, Source, WakeList,
+};
 use plimsoll_state::heartbeat::{self, Heart};
 use plimsoll_state::queue;
 use plimsoll_state::{Kept, Record as RunRecord, StoppedProcesses};
@@ -40,6 +43,28 @@ pub(super) const SLICE: u64 = 100;
 pub(super) const THRESHOLD: u64 = 10;
 /// The slice as a scope.
 pub(super) const SLICE_SCOPE: Scope = Scope::Slice(SliceId(0));
+
+/// A source that submits nothing, and calls this when it is armed.
+pub(super) struct Arms<F>(pub(super) F);
+
+impl<F: FnMut(&ArmedThresholds) + Send> Source for Arms<F> {
+    fn kind(&self) -> Kind {
+        Kind::Ebpf
+    }
+
+    fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
+        ArrayVec::new()
+    }
+
+    fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
+        Ok(())
+    }
+
+    fn arm(&mut self, armed: &ArmedThresholds) -> Result<Generation, SenseError> {
+        (self.0)(armed);
+        Ok(Generation(1))
+    }
+}
 
 pub(super) struct Scene {
     pub(super) tree: tempfile::TempDir,

@@ -1,34 +1,11 @@
-use super::super::testing::{SLICE, Scene, slice_policy};
+use super::super::testing::{Arms, SLICE, Scene, slice_policy};
 use super::*;
 use crate::record::{Cause, PlanRecord, Record};
 use plimsoll_inventory::{Facts, SliceFacts, SliceFigures, Update};
 use plimsoll_node::cgroup::PageCache;
 use plimsoll_node::clock::monotonic;
 use plimsoll_policy::{Config as Policy, SliceSet};
-use plimsoll_sense::{ArmedThresholds, Descriptor, Generation, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Counts how often it was armed.
-struct Armed(Arc<AtomicU32>);
-
-impl Source for Armed {
-    fn kind(&self) -> Kind {
-        Kind::Ebpf
-    }
-
-    fn descriptors(&self) -> ArrayVec<Descriptor<'_>, MAX_DESCRIPTORS> {
-        ArrayVec::new()
-    }
-
-    fn drain(&mut self, _: u32, _: &mut WakeList) -> Result<(), SenseError> {
-        Ok(())
-    }
-
-    fn arm(&mut self, _: &ArmedThresholds) -> Result<Generation, SenseError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(Generation(1))
-    }
-}
 
 /// A workload of so many MiB, of which the inventory thread last saw so much as page cache, and so much is now.
 fn joins(scene: &mut Scene, slot: u32, name: &str, mib: u64, seen: u64, now: u64) {
@@ -107,7 +84,7 @@ fn page_cache_of_the_slice_itself_is_no_reason_to_evict() {
 
 /// A slice that is charged as much as it may be, so much of it as page cache, and a workload with all of that.
 fn full_of_page_cache(mib: u64) -> Scene {
-    let mut scene = Scene::woken_by(Armed(Arc::default()), slice_policy(10));
+    let mut scene = Scene::woken_by(Arms(|_: &_| ()), slice_policy(10));
     joins(&mut scene, 0, "replaces", SLICE, mib, mib);
     scene.uses("slice", SLICE);
     let (handle, max, cache) = (scene.open("slice"), Bytes::mib(SLICE), Bytes::mib(mib));
@@ -196,7 +173,9 @@ fn after_a_shortage_the_inventory_thread_sends_all_figures_again_once() {
 fn a_decision_that_waited_knows_the_crossing_and_arms_the_threshold_again() {
     for is_below in [true, false] {
         let arms = Arc::new(AtomicU32::new(0));
-        let mut scene = Scene::woken_by(Armed(Arc::clone(&arms)), slice_policy(10));
+        let armed = Arc::clone(&arms);
+        let source = Arms(move |_: &_| _ = armed.fetch_add(1, Ordering::Relaxed));
+        let mut scene = Scene::woken_by(source, slice_policy(10));
         joins(&mut scene, 0, "hog", 70, 0, 0);
         scene.uses("slice", SLICE - 1);
         let at = monotonic();
