@@ -100,7 +100,7 @@ const AARCH64_MACHINES: [Need; 4] =
     [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), CROSS[0], CROSS[1], Need::Target(AARCH64)];
 /// For machines with a root of Debian.
 const MMDEBSTRAP: Need = package("mmdebstrap", "/usr/bin/mmdebstrap");
-/// What all groups of the gate leave in `target`, which was 7.9 GiB after the first run in a new checkout, and half as much
+/// What all groups of the gate leave in `target`, which was 7.3 GiB after the first run in a new checkout, and half as much
 /// again: folders of machines come and go.
 pub(crate) const GATE_ROOM: Need = Need::Room(12);
 /// For fuzzing: libFuzzer is C++.
