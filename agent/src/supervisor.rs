@@ -56,11 +56,11 @@ use api_server::ApiServer;
 use linked::Linked;
 use runtime_sockets::RuntimeSockets;
 
-/// The pause before a process is started again; it doubles,
+/// The first pause before a process is started again. Each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(100);
-/// up to this one,
+/// The longest pause before a process is started again.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// and begins anew for a process that ran for so long.
+/// For a process that ran for so long the pause begins anew.
 const LIVED: Duration = Duration::from_mins(1);
 /// How long the core may take to finish what it began and to release everything; somewhat more than it allows itself.
 const CORE_GRACE: Duration = core::END_MOST.saturating_add(Duration::from_secs(3));

@@ -26,10 +26,10 @@ const FINDING: &str = "FINDING";
 pub(crate) struct Arguments {
     /// The targets, as `tests/fuzz/fuzz_targets` has them; none means all.
     targets: Vec<String>,
-    /// End each target after so many executions,
+    /// End each target after so many executions
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
-    /// or after so many seconds of one CPU, however long that is on a busy machine.
+    /// End each target after so many seconds of one CPU, however long that is on a busy machine.
     #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Write the results into the committed table.

@@ -12,13 +12,13 @@ use plimsoll_units::MonotonicNs;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// How long a kill goes on before other jobs have their turn,
+/// How long a kill goes on before other jobs have their turn.
 const SLICE: Duration = Duration::from_millis(5);
-/// and in how many cgroups.
+/// In how many cgroups a kill goes on before other jobs have their turn.
 const SLICE_STEPS: usize = 256;
-/// What is not done in slices takes so long at most,
+/// How long at most a walk takes that is not done in slices.
 const WALK_MOST: Duration = Duration::from_millis(50);
-/// and goes to so many cgroups.
+/// How many cgroups at most a walk goes to that is not done in slices.
 const WALK_CGROUPS: usize = 1024;
 /// For so many processes that were signalled last a thread is known as theirs without opening it.
 const RECENT: usize = 16;

@@ -59,9 +59,9 @@ pub struct Listed {
     pub sandboxes: Vec<Sandbox>,
     /// All containers, running or not; none where an image is removed.
     pub containers: Vec<Container>,
-    /// All images, where one is removed,
+    /// All images, where one is removed.
     pub images: Vec<Image>,
-    /// and which of them containers are made from, or sandboxes. Image volumes are not among them.
+    /// Which of the images containers are made from, or sandboxes. Image volumes are not among them.
     pub in_use: InUse,
 }
 

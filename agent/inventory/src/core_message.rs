@@ -82,9 +82,9 @@ pub struct Eviction {
     pub grace_seconds: u32,
     /// What the pod took of what was short: bytes of memory or disk. Absent where that was not read.
     pub used: Option<Bytes>,
-    /// When it was decided, on the monotonic clock,
+    /// When it was decided, on the monotonic clock.
     pub decided: MonotonicNs,
-    /// and in milliseconds since 1970 by the clock of the wall, for what is reported.
+    /// When it was decided, in milliseconds since 1970 by the clock of the wall, for what is reported.
     pub wall_ms: u64,
 }
 
@@ -141,9 +141,9 @@ pub struct ConditionState {
     pub condition: Condition,
     /// Whether it holds.
     pub is_true: bool,
-    /// When that last changed, as far as the sender knows, on the monotonic clock,
+    /// When that last changed, as far as the sender knows, on the monotonic clock.
     pub since: MonotonicNs,
-    /// and in milliseconds since 1970 by the clock of the wall.
+    /// The same time in milliseconds since 1970 by the clock of the wall.
     pub wall_ms: u64,
     /// When a threshold behind it was last crossed, which its transition period counts from. Absent while one is crossed,
     /// where none ever was, and where that is not known.

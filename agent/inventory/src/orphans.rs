@@ -18,9 +18,9 @@ const GONE_FOR: Duration = Duration::from_mins(2);
 /// What there is of such pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanedPods {
-    /// How many pods of which it is known what their directories take,
+    /// How many pods of which it is known what their directories take.
     pub measured: u32,
-    /// and of how many that is not known.
+    /// How many pods of which that is not known.
     pub unmeasured: u32,
     /// What the logs of those that are measured take, with the files beside them.
     pub logs: Bytes,

@@ -56,9 +56,9 @@ pub struct PartUsage {
     pub part: StoragePart,
     /// Bytes and inodes; absent where it is there and could not be measured.
     pub used: Option<(u64, u64)>,
-    /// When measuring it began,
+    /// When measuring it began.
     pub begun: MonotonicNs,
-    /// and when it ended.
+    /// When measuring it ended.
     pub ended: MonotonicNs,
 }
 

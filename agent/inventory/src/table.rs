@@ -39,9 +39,9 @@ pub struct Table {
     workloads: Vec<Option<Workload>>,
     slots: usize,
     slices: [Option<SliceFacts>; SliceSet::MAX_SLICES],
-    /// Storage for one observation,
+    /// Storage for one observation.
     observed: Vec<Observed>,
-    /// and when that was.
+    /// When that observation was.
     observed_at: MonotonicNs,
 }
 

@@ -23,9 +23,9 @@ const QUIET: Duration = Duration::from_secs(3);
 /// How long some tasks waited for memory, of how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// They waited so long,
+    /// How long they waited.
     pub waited: Duration,
-    /// within this.
+    /// The time within which they waited so long.
     pub within: Duration,
 }
 

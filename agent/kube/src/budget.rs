@@ -3,13 +3,13 @@
 use core::time::Duration;
 use tokio::time::Instant;
 
-/// So many writes at once,
+/// So many writes may be made at once.
 const BURST: u32 = 20;
-/// and another one after each of these.
+/// After each of these times there may be another write.
 const REFILL: Duration = Duration::from_millis(500);
-/// The first pause after a failure. It doubles,
+/// The first pause after a failure. Each further one is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// up to this one.
+/// The longest pause after failures.
 const PAUSE_MOST: Duration = Duration::from_mins(1);
 
 /// A bucket of writes: 20 at once and two in a second, so that the first evictions of a node are reported at once.

@@ -65,9 +65,9 @@ pub enum Progress {
     Unreported,
     /// The status was patched.
     Patched {
-        /// By a request of this time,
+        /// When the request was made that did it first.
         first: Timestamp,
-        /// and last by one of this.
+        /// When the request was made that did it last.
         last: Timestamp,
     },
     /// The patch is refused, or the pod ran on: it has to be deleted.

@@ -22,9 +22,9 @@ pub enum Standard {
     Hold,
 }
 
-/// The reason of one that was set here, by which it is found again after a restart,
+/// The reason of one that was set here, by which it is found again after a restart.
 const MET: &str = "PlimsollThresholdMet";
-/// and of one that was taken back here.
+/// The reason of one that was taken back here.
 const NOT_MET: &str = "PlimsollThresholdNotMet";
 
 /// The conditions of this node that have to be changed: those that are wanted and are not true, and those that are not wanted

@@ -33,9 +33,9 @@ impl MemoryReading {
 /// How long all tasks waited for memory ("full" in pressure stall information).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
-    /// The time during which every runnable task waited,
+    /// The time during which every runnable task waited.
     pub full: Duration,
-    /// within this long.
+    /// The time within which they waited so long.
     pub window: Duration,
 }
 

@@ -180,9 +180,9 @@ pub struct Tasks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
-    /// The time during which all tasks waited,
+    /// The time during which all tasks waited.
     pub full_ns: u64,
-    /// within this long.
+    /// The time within which they waited so long.
     pub window_ns: u64,
 }
 

@@ -15,9 +15,9 @@ use crate::observe::selected;
 /// The cgroups that the patterns match now.
 #[derive(Debug)]
 pub(super) struct Workloads {
-    /// So many of those that `machine.workloads` selects may be evicted,
+    /// How many of those that `machine.workloads` selects may be evicted.
     evictable: usize,
-    /// and so many never are.
+    /// How many of those are never evicted.
     never: usize,
     /// Whether pods are workloads too.
     knows_pods: bool,

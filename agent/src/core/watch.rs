@@ -97,9 +97,9 @@ pub(super) use walking::Walking;
 pub(crate) const BRAKE_LEASE: Duration = Duration::from_secs(5);
 /// An agent that is asked to end finishes what it began, but for no longer than this.
 pub(super) const END_MOST: Duration = Duration::from_secs(10);
-/// After so many drains in a row that found nothing although the source was readable, the thread sleeps
+/// After so many drains in a row that found nothing although the source was readable, the thread sleeps.
 const EMPTY_DRAINS: u32 = 2;
-/// for so long each time.
+/// How long it sleeps each time.
 const BUSY_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Why the loop ended.

@@ -39,9 +39,9 @@ use round::Rounds;
 /// long. The kubelet's interval of decisions.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The same while it does not: the kubelet's interval of volumes (`volumeStatsAggPeriod`), and later a third of the time for
-/// which nothing has moved,
+/// which nothing has moved.
 const STILL_PAUSE: Duration = Duration::from_mins(1);
-/// up to this, which is half as long as a figure holds.
+/// The longest pause while it does not, which is half as long as a figure holds.
 const LONGEST_PAUSE: Duration = Duration::from_mins(15);
 /// While no core is there, how often the supervisor's way is looked at.
 const NO_CORE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

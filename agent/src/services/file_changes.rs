@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
-/// It is looked at so often at most,
+/// It is looked at so often at most.
 const PAUSE: Duration = Duration::from_secs(1);
-/// and so often at least: what a symbolic link leads to changes without a notice.
+/// It is looked at so often at least: what a symbolic link leads to changes without a notice.
 const SLOWEST: Duration = Duration::from_secs(30);
 /// How many reads of notices come before a look: more of them say nothing more.
 const READS: usize = 16;

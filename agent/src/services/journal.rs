@@ -25,9 +25,9 @@ use tokio::sync::mpsc;
 use super::outbox::Reports;
 use crate::confine;
 
-/// The least pause between two writes, each of which writes all that is kept,
+/// The least pause between two writes, each of which writes all that is kept.
 const PAUSE: Duration = Duration::from_secs(5);
-/// and before one with what presses: evictions and transitions of conditions.
+/// The least pause before a write of what presses: evictions and transitions of conditions.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a directory that could not be used is tried again, where it is not another agent that has it.
 const OPENED_AGAIN: Duration = Duration::from_secs(30);

@@ -58,11 +58,11 @@ pub(super) struct Outbox {
     of_thresholds: BTreeSet<Condition>,
     /// What was in the journal is here, or there is none: before, nothing is given to it.
     is_restored: bool,
-    /// Rises with each change,
+    /// Rises with each change.
     version: u64,
-    /// was this with the last one that must be on the disk soon,
+    /// The version of the last change that must be on the disk soon.
     pressing: u64,
-    /// and was this at the last one that is on the disk.
+    /// The version of the last change that is on the disk.
     durable: u64,
     /// The journal takes what it is given.
     works: bool,

@@ -59,9 +59,9 @@ use rustix::fd::OwnedFd;
 use slots::{Restored, Slots};
 use std::path::Path;
 
-/// The first pause after a write that failed; each further one is twice as long,
+/// The first pause after a write that failed; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// up to this.
+/// The longest pause after writes that failed.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// What survives, and its place on the disk. At most 4.1 MiB in each of the two files, as much in memory, and twice

@@ -20,9 +20,9 @@ use std::sync::Arc;
 /// The watching thread beats at least so often, also where nothing happens.
 pub const PERIOD: Duration = Duration::from_millis(1250);
 
-/// The alarm is set anew by the first beat after so long,
+/// The alarm is set anew by the first beat after so long.
 const SET_AGAIN: Duration = Duration::from_millis(250);
-/// and goes off so long after it was set: half a second at least after a beat that does not come was due.
+/// The alarm goes off so long after it was set: half a second at least after a beat that does not come was due.
 const ALARM: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Words of the memory: the counter.

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// The most pods of which it is kept.
 const MOST: usize = 4096;
-/// So often the lock is tried: another agent that holds it for longer hangs, and is not waited for,
+/// So often the lock is tried: another agent that holds it for longer hangs, and is not waited for.
 const TRIES: u32 = 50;
-/// after such a pause each.
+/// The pause before the lock is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The halves of the UID, the low one first, and why.

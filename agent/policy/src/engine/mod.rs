@@ -178,9 +178,9 @@ struct Precedence {
     kind: ThresholdKind,
     /// Memory before the rest, as the kubelet does.
     is_other: bool,
-    /// Of memory, evicting before reclaiming,
+    /// Of memory, evicting before reclaiming.
     reclaims: bool,
-    /// and the one that misses more.
+    /// Of memory, the one that misses more first.
     missing: Reverse<Amount>,
     /// Then as configured.
     index: u32,

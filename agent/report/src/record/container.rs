@@ -36,9 +36,9 @@ pub enum ContainerRecord<'a> {
     Raising {
         /// Its cgroup.
         path: &'a [u8],
-        /// From this
+        /// What it was.
         from: Bytes,
-        /// to this.
+        /// What it becomes.
         to: Bytes,
         /// It is not ordered, because this agent does not act.
         shadow: bool,

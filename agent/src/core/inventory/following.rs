@@ -16,12 +16,13 @@ use super::schedule::Schedule;
 use super::{Outgoing, PACE, Thread};
 use crate::record::{ContainerRecord, REPORTED_CONTAINERS, fitting};
 
-/// How often one is looked at that has just exceeded a limit, so that it is reported within a second what that does,
+/// How often one is looked at that has just exceeded a limit, so that it is reported within a second what that does.
 const AT_FIRST: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_secs(1);
-/// and how often afterwards,
+/// How often it is looked at afterwards.
 const LATER: Duration = Duration::from_millis(500);
-/// for so long at least: one that is at its limit all the time does not wake this thread more often for that.
+/// For how long at least it is looked at so often: one that is at its limit all the time does not wake this thread more
+/// often for that.
 const LEAST: Duration = Duration::from_secs(3);
 /// So many workloads are looked at at that pace whatever it takes: on a machine without a free CPU, a look at one may last
 /// for tens of milliseconds, of which this thread runs few. More take their share of a CPU, as other duties do.

@@ -16,9 +16,9 @@ use super::schedule::Schedule;
 use super::{Request, Thread};
 use crate::node_services::{self, Listeners, MOST_SOCKETS};
 
-/// After one has ended it is looked for at once, and again after so long; each pause is twice the one before,
+/// After one has ended it is looked for at once, and again after so long; each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// up to this one. From then on it is looked for with each heartbeat alone, for which this thread wakes anyway: most nodes
+/// The longest pause. From then on it is looked for with each heartbeat alone, for which this thread wakes anyway: most nodes
 /// never have all of them.
 const LONGEST_PAUSE: Duration = super::PACE;
 /// After a cgroup was made, which may be that of a service, pauses begin anew with this one.

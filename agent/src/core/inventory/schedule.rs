@@ -16,9 +16,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long after an event the tree is walked where events name new cgroups: the walk finds what they missed, and
 /// reservations that changed.
 const WALK_PACE: Duration = Duration::from_secs(15);
-/// How often the tree is walked, and slow figures and what the inventory costs are read, while nothing happens,
+/// How often the tree is walked, and slow figures and what the inventory costs are read, while nothing happens.
 const AT_REST: Duration = Duration::from_mins(15);
-/// and how often it is reported that the core lives.
+/// How often it is reported that the core lives, while nothing happens.
 const BEAT_AT_REST: Duration = Duration::from_mins(1);
 /// How often the slow figures are read near a threshold; at most so many times slower far from one.
 const REFRESH_PACE: Duration = Duration::from_secs(5);

@@ -53,9 +53,9 @@ const MOST_PODS: usize = 1024;
 struct Expected {
     /// The threshold that it was evicted for.
     why: Why,
-    /// So much is to be left while that is crossed,
+    /// So much is to be left while that is crossed.
     below: Amount,
-    /// and so much while it is not.
+    /// So much is to be left while it is not.
     above: Amount,
     /// Until then no other pod is evicted for it.
     until: MonotonicNs,

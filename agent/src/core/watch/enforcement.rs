@@ -53,9 +53,9 @@ pub(in crate::core) struct Enforcer {
     pub(in crate::core) record: RunRecord,
     /// What the next core goes on with.
     pub(in crate::core) kept: Kept,
-    /// Evictions and conditions that services does not have on a disk yet,
+    /// Evictions and conditions that services does not have on a disk yet.
     pub(in crate::core) evictions: Kept,
-    /// and what an earlier core left of them.
+    /// What an earlier core left of them.
     pub(in crate::core) evicted: evictions::Past,
     pub(in crate::core) brakes: Brakes,
     /// Evicted pods in which nothing is to run.

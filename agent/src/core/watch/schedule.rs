@@ -13,23 +13,23 @@ use super::End;
 const STALL_PACE: Duration = Duration::from_millis(20);
 /// So near to a threshold that the event would come at once, how often to sample.
 const NEAR_PACE: Duration = Duration::from_millis(20);
-/// Without pressure, samples take one part in so many of a CPU, as far as [`pause`] goes,
+/// Without pressure, samples take one part in so many of a CPU, as far as [`pause`] goes.
 const SHARE: u32 = 50;
-/// and while tasks stall or memory is near a threshold, one part in so many.
+/// While tasks stall or memory is near a threshold, samples take one part in so many of a CPU.
 const NEAR_SHARE: u32 = 5;
-/// No slice's page cache is replaced by anonymous memory faster than so many bytes a second,
+/// No slice's page cache is replaced by anonymous memory faster than so many bytes a second.
 const REPLACED_A_SECOND: u64 = 4 << 30;
-/// and it is read anew this often at least where that can cross a threshold.
+/// A slice's page cache is read anew this often at least, where its replacement can cross a threshold.
 const REREAD_PACE: Duration = Duration::from_secs(5);
 /// No more than so many tasks are made in a second.
 const FORKED_A_SECOND: u64 = 50_000;
 /// How often the kernel is asked for what comes by no event.
 const ASK_PACE: Duration = Duration::from_secs(1);
-/// Below a threshold with nothing left to do, the pace of samples begins here and doubles,
+/// Below a threshold with nothing left to do, the pace of samples begins here and doubles.
 const BELOW_PACE: Duration = Duration::from_millis(4);
-/// while a victim dies it begins here, since that may need the CPU that a sample takes,
+/// While a victim dies the pace of samples begins here, since that may need the CPU that a sample takes.
 const DYING_PACE: Duration = Duration::from_millis(10);
-/// and ends here.
+/// The slowest pace of samples below a threshold.
 pub(super) const BELOW_PACE_MOST: Duration = Duration::from_secs(1);
 
 /// Times that were set.

@@ -105,9 +105,9 @@ pub(super) struct Content {
 pub(super) struct Read {
     /// What cannot be true any more after a reboot.
     pub(super) dropped: u32,
-    /// What this version cannot read, and what there is no room for,
+    /// What this version cannot read, and what there is no room for.
     pub(super) skipped: u32,
-    /// and why the first one was not read.
+    /// Why the first one was not read.
     pub(super) first_error: Option<String>,
 }
 

@@ -64,9 +64,9 @@ impl Times {
 struct Measured {
     /// Written by the calling thread itself: until the write returned.
     itself: Times,
-    /// Requested of the workers: until the request returned,
+    /// Requested of the workers: until the request returned.
     request: Times,
-    /// and until the processes were stopped or killed, in whichever way was first.
+    /// Requested of the workers: until the processes were stopped or killed, in whichever way was first.
     stopped: Times,
     /// How often that was by signals, while the write waited.
     by_signals: usize,

@@ -26,9 +26,9 @@ const LINK_DETACH: u32 = 34;
 /// How long it takes at most, in milliseconds, until a change of the table is found: it is compared every 1.25 s where samples
 /// rest.
 const EDITED: u64 = 1250;
-/// The same of programs that do not run, while memory moves,
+/// The same of programs that do not run, while memory moves.
 const SILENT: u64 = 2000;
-/// and while it does not, so that there is nothing for them to see.
+/// The same while memory does not move, so that there is nothing for them to see.
 const SILENT_AT_REST: u64 = 27_000;
 /// From there into the log, on a slow machine beside another one on the same processors.
 const TO_THE_LOG: u64 = 2000;

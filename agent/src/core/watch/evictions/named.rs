@@ -19,9 +19,9 @@ use super::asked_until;
 pub(in crate::core) const MOST_EVICTIONS: usize = 56;
 /// So many messages fit the way to the inventory thread.
 pub(in crate::core) const MESSAGES: usize = 128;
-/// What is not acknowledged is named again after so long, and after twice as long each time
+/// What is not acknowledged is named again after so long, and then after twice as long each time.
 const AGAIN: Duration = Duration::from_secs(1);
-/// up to this, which is also the pause for what is acknowledged and not durable.
+/// The longest time after which it is named again, which is also the pause for what is acknowledged and not durable.
 const AGAIN_MOST: Duration = Duration::from_mins(1);
 /// Until services says what conditions were, or for so long, none is named: it would be taken for a transition.
 const BEFORE: Duration = Duration::from_secs(10);
