@@ -12,7 +12,7 @@ use core::time::Duration;
 use plimsoll_node::Fault;
 use plimsoll_node::cgroup::Handle;
 use plimsoll_node::clock::monotonic;
-use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
+use plimsoll_units::{Bytes, CgroupId, MEMCG_CHARGE_BATCH, MonotonicNs};
 use std::sync::Arc;
 
 /// How long a thaw that the kernel refused is left before it is tried again.
@@ -37,9 +37,6 @@ pub struct BrakeLimits {
     pub is_judged: bool,
 }
 
-/// Pages that a CPU charges beforehand (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
-const CHARGE_BATCH: u64 = 64;
-
 impl BrakeLimits {
     /// Limits for a machine with these sizes: for a hold of two seconds at most.
     ///
@@ -48,7 +45,7 @@ impl BrakeLimits {
     /// beforehand. More than that is one system call that goes on, or memory that is charged by others: data that is
     /// received for its sockets, for example.
     pub const fn of(cpus: u64, page: Bytes, huge_page: Bytes) -> Self {
-        let batch = Bytes(page.0 * CHARGE_BATCH);
+        let batch = Bytes(page.0 * MEMCG_CHARGE_BATCH);
         Self {
             hold: Duration::from_secs(2),
             settle: Duration::from_millis(5),

@@ -23,6 +23,10 @@ use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+/// How many pages a CPU charges to a cgroup at once, where that many fit; later charges are taken from those first
+/// (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
+pub const MEMCG_CHARGE_BATCH: u64 = 64;
+
 /// An amount of memory or disk, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bytes(pub u64);

@@ -16,6 +16,7 @@ use aya::{
     programs::ProgramFd,
 };
 use plimsoll_abi::counter;
+use plimsoll_units::MEMCG_CHARGE_BATCH;
 
 use super::table::CHARGE_RAN;
 use crate::{
@@ -24,9 +25,9 @@ use crate::{
     source::{Health, Hook, ProgramStats, ReadHealth},
 };
 
-/// Pages to be charged so that the charge hook runs: the kernel charges 64 at a time for each processor
-/// (`MEMCG_CHARGE_BATCH`, `include/linux/memcontrol.h`), and what is left of those is taken first.
+/// Pages to be charged so that the charge hook runs: more than what is left of a batch.
 const PROBE_PAGES: usize = 80;
+const _: () = assert!(PROBE_PAGES as u64 > MEMCG_CHARGE_BATCH);
 
 /// The thread may move to another processor each time.
 const PROBES: usize = 3;

@@ -6,7 +6,7 @@ use plimsoll_node::limits::TaskReading;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::{MemoryReading, Scope, SliceThresholds};
 use plimsoll_sense::{ArmedThresholds, Kind, NodeThreshold, SliceThreshold, TaskThreshold};
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::{Bytes, MEMCG_CHARGE_BATCH, MonotonicNs};
 
 use super::super::thresholds::{self, Machine};
 use super::Watch;
@@ -16,9 +16,6 @@ use crate::record::HealthRecord;
 /// Without a threshold on tasks in the configuration, that they are few is reported: after that event none of it comes for
 /// so long.
 const TASKS_QUIET: Duration = Duration::from_mins(1);
-
-/// So many pages are charged at once, where that many fit (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h).
-const CHARGE_BATCH: u64 = 64;
 
 /// What the thresholds are computed from, and where they are.
 pub(in crate::core) struct Arming {
@@ -165,7 +162,7 @@ impl Watch {
             };
             // An attempt to charge submits an event, also one that fails, as in a pod at its own limit. Where a batch would come
             // to the threshold already, each attempt would, and memory is read from time to time.
-            let batch = Bytes(CHARGE_BATCH * self.arming.machine().page_bytes);
+            let batch = Bytes(MEMCG_CHARGE_BATCH * self.arming.machine().page_bytes);
             let is_armed = slice.handle.usage().is_ok_and(|usage| usage.saturating_add(batch) < next.usage);
             if is_armed {
                 armed.slices.push(next);
