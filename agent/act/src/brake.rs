@@ -2,6 +2,22 @@
 //!
 //! A freeze and a thaw are written by a worker, because both wait for a lock of all cgroups. Where the freeze waits for
 //! longer than that, the cgroup's processes are stopped one by one, and continued once it is written.
+//!
+//! How far a brake has come:
+//!
+//! | from | when | to |
+//! |---|---|---|
+//! | | it is requested | `Freezing` |
+//! | `Freezing` | 3 ms have passed | `Freezing`, and its processes are stopped one by one |
+//! | `Freezing` | the freeze is written | `Frozen` |
+//! | `Freezing` | the freeze is refused | over; `Thawing`, refused, where its processes were stopped |
+//! | `Frozen`, `Freezing` | its time is over, or a thaw is requested | `Thawing` |
+//! | `Thawing` | the thaw is written | over |
+//! | `Thawing` | the thaw is refused | `Thawing`, refused: it is tried again 10 ms later |
+//! | any | the cgroup was removed | over |
+//!
+//! While it is `Frozen` its growth is judged: `Unread` at first, `Judged` from the first reading on, `Suspected` where more
+//! came than can have been in flight, and `Confirmed` where still more came until the next reading.
 
 mod held;
 

@@ -2,6 +2,22 @@
 //!
 //! cgroup.kill is written by a worker, because it waits for a lock of all cgroups. Another worker sends each process the
 //! signal at the same time, which waits for none.
+//!
+//! How a victim is waited for:
+//!
+//! | from | when | to |
+//! |---|---|---|
+//! | | it is killed, sent the signal, or killed again | `Until` its patience is over |
+//! | `Until` | that is over, and it was not sent the signal yet | `Until` again, so often in a row; then as below |
+//! | `Until` | that is over, and it gave back more than an eighth | `Until` again |
+//! | `Until` | that is over, and it gave back less | `Measured` |
+//! | `Measured` | its threads run or end | `Until` again, until they used so much of a CPU without giving back |
+//! | `Measured` | its threads neither run nor end | `Idle` |
+//! | `Measured` | there is no answer in time | `Until` again, so often in a row; then `Stuck` |
+//! | `Idle` | it is polled | `Stuck` |
+//! | any but `Stuck` | it grew | killed again, so often; then `Stuck` |
+//! | any but `Stuck` | a container was started in it, or a part of it was not sent the signal | killed again, so often |
+//! | any | none of its processes is left | reported as emptied, and forgotten |
 
 use crate::journal::{Action, Intent, Journal, JournalFull, Step};
 use crate::point::{KillPoint, reached};
