@@ -96,11 +96,17 @@ pub(crate) struct Arguments {
     /// Print the cells with their rounds, and measure nothing.
     #[arg(long)]
     list: bool,
+    /// Write the tables and plots of the results in benches/results anew, and measure nothing.
+    #[arg(long, conflicts_with_all = ["quick", "cells", "rivals", "again", "list"])]
+    tables: bool,
 }
 
 impl Arguments {
     /// What it needs: machines, and where there are other daemons, those with systemd and the daemons in them.
     pub(crate) fn needs(&self) -> anyhow::Result<Vec<install::Need>> {
+        if self.tables {
+            return Ok(Vec::new());
+        }
         let mut needs = install::machines(&[&self.kernel])?;
         for cell in self.costs().into_iter().filter(|cell| !cell.packages.is_empty()) {
             needs.extend(install::systemd_machines_with(&[&self.kernel], cell.packages)?);
@@ -157,6 +163,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let costs = arguments.costs();
     let bench = Bench::of(arguments, &plans)?;
+    if arguments.tables {
+        return bench.render();
+    }
     install::all(&arguments.needs()?)?;
     let programs = Build::Release.copies(Processor::of(bench.kernel))?;
     let bench = Bench { programs: programs.path().to_owned(), ..bench };
@@ -293,7 +302,6 @@ impl Bench {
             bail!("there are {part}, and the results that are published have {of} of {}", published.revision);
         }
         self.results.save(&cell.name(), &kept)?;
-        plots::save(&self.results.path(&cell.name(), "svg"), &Done { cell: cell.clone(), kept, again: None })?;
         Ok(part)
     }
 
@@ -406,8 +414,23 @@ impl Bench {
         fs::read_to_string(self.before.path(name, "out").join(LEFT)).context("the guest left no measurements")
     }
 
-    /// Writes the tables of all cells that there are results of, prints the short one and what has to hold, and gives
-    /// that.
+    /// Writes the tables and plots of what is published. An error where nothing is.
+    fn render(&self) -> anyhow::Result<()> {
+        let is_published = |name: &str| self.results.path(name, "json").is_file();
+        let has_costs = cost::CELLS.iter().any(|cell| is_published(cell.name));
+        let has_races = cells::all().iter().any(|cell| is_published(&cell.name()));
+        ensure!(has_costs || has_races, "there are no results of {} in {}", self.kernel, self.folder.display());
+        if has_costs {
+            self.costs(&[], &Progress::new("cells", 0))?;
+        }
+        if has_races {
+            self.publish(Vec::new(), &[])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the tables and plots of all cells that there are results of, prints the short table and what has to hold, and
+    /// gives that.
     fn publish(&self, mut missing: Vec<Missing>, skipped: &[Cell]) -> anyhow::Result<Vec<Claim>> {
         let mut done = Vec::new();
         for cell in cells::all() {
@@ -415,7 +438,9 @@ impl Bench {
             match results {
                 Some(kept) => {
                     let again = missing.extract_if(.., |one| one.cell == cell).next().map(|one| one.why);
-                    done.push(Done { cell, kept, again });
+                    let one = Done { cell, kept, again };
+                    plots::save(&self.results.path(&one.cell.name(), "svg"), &one)?;
+                    done.push(one);
                 }
                 None if missing.iter().any(|one| one.cell == cell) => {}
                 None => {
@@ -491,7 +516,16 @@ mod tests {
 
     fn arguments() -> Arguments {
         let (cells, rivals) = (Vec::new(), Vec::new());
-        Arguments { kernel: "6.12".into(), quick: false, cells, rivals, seed: 1, again: false, list: false }
+        Arguments {
+            kernel: "6.12".into(),
+            quick: false,
+            cells,
+            rivals,
+            seed: 1,
+            again: false,
+            list: false,
+            tables: false,
+        }
     }
 
     #[test]
@@ -614,6 +648,33 @@ mod tests {
     }
 
     #[test]
+    fn tables_and_plots_are_of_the_results_beside_them() {
+        let (place, published) = (tempfile::tempdir().expect("a directory"), run::root().join(RESULTS));
+        let read = |folder: &std::path::Path, name: &str| fs::read_to_string(folder.join(name)).expect(name);
+        for kernel in ["6.1", "6.12", "7.2"] {
+            let bench = Bench { kernel, results: Store::of(place.path(), kernel), ..bench_in(place.path()) };
+            let bench = Bench { folder: place.path().into(), ..bench };
+            assert!(bench.render().expect_err("none").to_string().contains(&format!("no results of {kernel} in")));
+            fs::create_dir(place.path().join(kernel)).expect("made");
+            let files = fs::read_dir(published.join(kernel)).expect("results").map(|entry| entry.expect("a file"));
+            let names = files.map(|file| format!("{kernel}/{}", file.file_name().display()));
+            let (results, plots): (Vec<_>, Vec<_>) = names.partition(|name| name.ends_with(".json"));
+            for name in &results {
+                fs::copy(published.join(name), place.path().join(name)).expect("copied");
+            }
+            bench.render().expect("tables");
+            for name in plots.iter().cloned().chain([format!("{kernel}.md"), format!("{kernel}-cost.md")]) {
+                let is_published = published.join(&name).exists();
+                assert_eq!(place.path().join(&name).exists(), is_published, "{name}");
+                if is_published {
+                    let same = read(&published, &name) == read(place.path(), &name);
+                    assert!(same, "{name} is of other results: run `cargo xtask bench --kernel {kernel} --tables`");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn results_of_an_earlier_run_are_published_again_unless_one_run_is_shown() {
         let place = tempfile::tempdir().expect("a directory");
         let Done { cell, kept, .. } = sample();
@@ -622,13 +683,14 @@ mod tests {
         bench.before.save(&cell.name(), &kept).expect("written");
         let part = bench.cell(&cell, kept.plan.clone(), &Progress::new("cells", 1)).expect("it was measured before");
         assert_eq!(part, None);
-        assert!(results.join("6.12/anon.json").is_file() && results.join("6.12/anon.svg").is_file());
+        assert!(results.join("6.12/anon.json").is_file());
         let failed = Missing { cell: cell.clone(), why: "it failed".into() };
         let tmpfs = cells::all().into_iter().find(|cell| cell.name() == "tmpfs").expect("a cell");
         let skipped: Vec<Cell> = cells::all().into_iter().filter(|cell| cell.name() == "slab").collect();
         let claims =
             bench.publish(vec![failed, Missing { cell: tmpfs, why: "it broke".into() }], &skipped).expect("tables");
         assert_eq!(claim::broken(&claims), [""; 0]);
+        assert!(results.join("6.12/anon.svg").is_file());
         let text = fs::read_to_string(results.join("6.12.md")).expect("tables");
         for expected in [
             "\n## anon\n",

@@ -182,7 +182,10 @@ impl Round {
     }
 
     fn is_of_oom_killer(&self, victim: &String) -> bool {
-        self.victims_of_oom_killer.as_ref().map_or(self.oom_kills > 0, |victims| victims.contains(victim))
+        // The kernel's log may have lost that line, and a daemon does not kill itself.
+        let is_rival = self.rival_died && victim.ends_with(&format!("/{}.service", self.rival));
+        let noted = self.victims_of_oom_killer.as_ref().filter(|_| !is_rival);
+        noted.map_or(self.oom_kills > 0, |victims| victims.contains(victim))
     }
 
     /// When memory was back; never where it was not by the end of the round. Absent where the threshold was not crossed.
@@ -242,6 +245,16 @@ mod tests {
         assert_eq!(of(&["a", "b"], Some(&["b"]), 1), (true, true));
         assert_eq!(of(&["a"], Some(&["hog"]), 1), (true, false));
         assert_eq!(of(&[], Some(&["hog"]), 1), (false, false));
+        // The rival itself, which the kernel's log does not have.
+        let round = |rival_died| Round {
+            wrong_victims: vec!["hostcritical.slice/nohang.service".into()],
+            victims_of_oom_killer: Some(vec!["hog".into()]),
+            oom_kills: 22,
+            rival_died,
+            ..round()
+        };
+        assert!(round(true).has_wrong_victim_of_oom_killer() && !round(true).has_wrong_victim_of_rival());
+        assert!(!round(false).has_wrong_victim_of_oom_killer() && round(false).has_wrong_victim_of_rival());
         // It was not noted then.
         assert_eq!((of(&["a"], None, 1), of(&["a"], None, 0)), ((false, true), (true, false)));
         let panicked = Round::of_panic("nohang".into(), 0, 1, String::new());
