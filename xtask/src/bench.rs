@@ -73,6 +73,7 @@ const CLOSING: &str = "A cell is a way of filling memory, a kind of swap and how
 /// What to measure.
 #[derive(clap::Args)]
 #[command(after_help = CLOSING)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Arguments {
     /// Which kernel: a Debian suite (bookworm, trixie, forky) or its version (6.1, 6.12, 7.2).
     #[arg(long, default_value = "6.12")]
@@ -657,13 +658,14 @@ mod tests {
             assert!(bench.render().expect_err("none").to_string().contains(&format!("no results of {kernel} in")));
             fs::create_dir(place.path().join(kernel)).expect("made");
             let files = fs::read_dir(published.join(kernel)).expect("results").map(|entry| entry.expect("a file"));
-            let names = files.map(|file| format!("{kernel}/{}", file.file_name().display()));
-            let (results, plots): (Vec<_>, Vec<_>) = names.partition(|name| name.ends_with(".json"));
-            for name in &results {
-                fs::copy(published.join(name), place.path().join(name)).expect("copied");
+            let is_result = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+            let (results, plots): (Vec<_>, Vec<_>) = files.map(|file| file.path()).partition(is_result);
+            let name = |path: &PathBuf| format!("{kernel}/{}", path.file_name().expect("a file").display());
+            for path in &results {
+                fs::copy(path, place.path().join(name(path))).expect("copied");
             }
             bench.render().expect("tables");
-            for name in plots.iter().cloned().chain([format!("{kernel}.md"), format!("{kernel}-cost.md")]) {
+            for name in plots.iter().map(name).chain([format!("{kernel}.md"), format!("{kernel}-cost.md")]) {
                 let is_published = published.join(&name).exists();
                 assert_eq!(place.path().join(&name).exists(), is_published, "{name}");
                 if is_published {
