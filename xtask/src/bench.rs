@@ -674,6 +674,16 @@ mod tests {
                 }
             }
         }
+        let (readme, page) = (read(run::root(), "README.md"), read(&published, "6.12.md"));
+        let (_, short) = page.split_once("## In short").expect("a short table");
+        let (table, status) = short.split_once("\nStatus: ").expect("a status");
+        let (measured, _) = status.split_once(", revision").expect("what is measured");
+        for line in table.lines().filter(|line| line.starts_with('|')).chain([measured]) {
+            assert!(
+                readme.contains(line),
+                "README has the short table of 6.12.md, and how much is measured, but not: {line}"
+            );
+        }
     }
 
     #[test]

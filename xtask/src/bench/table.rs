@@ -18,6 +18,7 @@ const SHORT: &str = "anon";
 const SHORT_FIGURES: [Figure; 4] = [AWAKE, STOPPED, MEMORY_BACK, PAST];
 
 const NOT_RUN: &str = "NOT RUN";
+const BARE_KILL: &str = "a bare kill";
 const LEGEND: &str = "Times are in ms from the crossing of the threshold, and sizes in MiB: the median [its 95 % interval within \
     these boots], the p99 of 100 rounds or more (which has no bound below 368 rounds), and the most. One processor is emulated: \
     what works is in instructions of 2 ns each, and what sleeps is in the time of its timers, so that rows of one cell can be \
@@ -132,6 +133,14 @@ pub(super) fn short(done: &[Done], cells: usize, claims: &[Claim]) -> String {
         cells.extend(SHORT_FIGURES.iter().map(median));
         text.push_str(&row(&cells));
     }
+    if let Some(back) = timed.and_then(|one| figures::bare(&one.kept.measured)) {
+        let of = |figure: &Figure| match figure.name {
+            name if name == MEMORY_BACK.name => figure.unit.median(&back),
+            _ => "-".into(),
+        };
+        let cells = [BARE_KILL, "-", "-", "-", "-"].map(str::to_owned).into_iter();
+        text.push_str(&row(&cells.chain(SHORT_FIGURES.iter().map(of)).collect::<Vec<_>>()));
+    }
     text + "\n" + &status(done, cells, claims)
 }
 
@@ -242,7 +251,7 @@ fn times(measured: &Measured) -> String {
     let back = figures::bare(measured).map(|found| of_all(text_of, &found, 0, measured.bare_kills.len()));
     if let Some(back) = back {
         let of = |figure: &Figure| if figure.name == MEMORY_BACK.name { back.clone() } else { "-".into() };
-        text.push_str(&row(&["a bare kill".into()].into_iter().chain(FIGURES.iter().map(of)).collect::<Vec<_>>()));
+        text.push_str(&row(&[BARE_KILL.into()].into_iter().chain(FIGURES.iter().map(of)).collect::<Vec<_>>()));
     }
     text
 }
@@ -290,7 +299,8 @@ mod tests {
             format!("| plimsoll-ebpf | {none} | {none} | {none} | NOT RUN | {times} |")
         );
         assert_eq!(line(&text, "| nohang |"), "| nohang |".to_owned() + &" NOT RUN |".repeat(8));
-        assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 2 + rivals::names().len());
+        assert_eq!(line(&text, "| a bare kill |"), "| a bare kill | - | - | - | - | - | - | 30.0 [29.0, 31.0] | - |");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 3 + rivals::names().len());
         assert!(
             line(&text, "| oom-killer |")
                 .starts_with("| oom-killer | 6 of 6 | - | 1 of 6 (at most 58.2 %) | NOT RUN |")
