@@ -1,6 +1,6 @@
 //! Processes by descriptor, so that a number used again can never be mistaken for the process that was meant.
 
-use crate::{file, sys};
+use crate::{file, parse, sys};
 use plimsoll_units::Bytes;
 use procfs::process::{Process, Status};
 use procfs::{FromBufRead as _, FromRead as _};
@@ -201,7 +201,7 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
         Some(pid) => PathBuf::from(format!("/proc/{}/cgroup", pid.as_raw_nonzero())),
     };
     let text = file::read_all(&path).ok()?;
-    let line = crate::parse::lines(&text).find_map(|line| line.strip_prefix(b"0::/"))?;
+    let line = parse::lines(&text).find_map(|line| line.strip_prefix(b"0::/"))?;
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
@@ -233,7 +233,8 @@ impl Memory {
     pub fn of(process: &Process) -> Option<Self> {
         let mut status = Vec::new();
         process.open_relative("status").ok()?.read_to_end(&mut status).ok()?;
-        Self::parse(&status)
+        // Most of a machine's tasks may be threads of the kernel, and all other lines take much longer to parse.
+        parse::lines(&status).any(|line| line.starts_with(b"VmRSS:")).then(|| Self::parse(&status))?
     }
 
     fn parse(status: &[u8]) -> Option<Self> {

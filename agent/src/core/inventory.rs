@@ -416,6 +416,7 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::super::INVENTORY_STACK;
+    use super::super::suspects;
     use super::*;
     use plimsoll_inventory::{Config, Patterns, Protected, Update};
     use plimsoll_node::cgroup::Root;
@@ -476,7 +477,8 @@ mod tests {
             for workload in inventory.handles() {
                 containers.read(root, workload, monotonic(), true, &mut |_| {});
             }
-            let _ = super::super::suspects::largest(inventory.config(), &[]);
+            let all = suspects::all();
+            let _ = (suspects::huge_pages(&all), suspects::largest(all, inventory.config(), &[]));
             super::super::machine().expect("this is Linux");
             sent.0.len()
         };
