@@ -1,6 +1,7 @@
 //! The workloads and slices that are known, with their handles. Walks directories, opens files and allocates: for a
 //! thread of its own.
 
+mod huge_pages;
 mod lookup;
 
 use std::collections::HashMap;
@@ -258,22 +259,6 @@ impl Inventory {
             self.replaced.extend(std::mem::replace(&mut known.storage, storage));
         }
         self.replaced.retain(|storage| Arc::strong_count(storage) > 1);
-    }
-
-    /// Takes in what processes hold in huge pages, each with its cgroup: all of those that hold any. What has changed of
-    /// workloads is sent.
-    pub fn learn_huge_pages(&mut self, held: &[(Vec<u8>, Bytes)], sink: &mut impl Sink) {
-        for (id, known) in &mut self.known {
-            let path = known.handle.path();
-            let is_in = |cgroup: &[u8]| {
-                cgroup.strip_prefix(path).is_some_and(|below| below.is_empty() || below.starts_with(b"/"))
-            };
-            let of_workload = held.iter().filter(|(cgroup, _)| is_in(cgroup));
-            let sum = of_workload.fold(Bytes::ZERO, |sum, (_, held)| sum.saturating_add(*held));
-            if std::mem::replace(&mut known.huge_pages, sum) != sum {
-                sink.update(Update::HugePages(Key { slot: known.slot, id: *id }, sum));
-            }
-        }
     }
 
     /// Finds pods that are gone for good and have directories all the same. `None` where no round of what measures storage

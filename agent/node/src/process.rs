@@ -201,7 +201,7 @@ pub fn cgroup_path(pid: Option<Pid>) -> Option<Vec<u8>> {
         Some(pid) => PathBuf::from(format!("/proc/{}/cgroup", pid.as_raw_nonzero())),
     };
     let text = file::read_all(&path).ok()?;
-    let line = parse::lines(&text).find_map(|line| line.strip_prefix(b"0::/"))?;
+    let line = crate::parse::lines(&text).find_map(|line| line.strip_prefix(b"0::/"))?;
     Some(line.strip_suffix(b" (deleted)").unwrap_or(line).to_vec())
 }
 
@@ -233,8 +233,7 @@ impl Memory {
     pub fn of(process: &Process) -> Option<Self> {
         let mut status = Vec::new();
         process.open_relative("status").ok()?.read_to_end(&mut status).ok()?;
-        // Most of a machine's tasks may be threads of the kernel, and all other lines take much longer to parse.
-        parse::lines(&status).any(|line| line.starts_with(b"VmRSS:")).then(|| Self::parse(&status))?
+        Self::parse(&status)
     }
 
     fn parse(status: &[u8]) -> Option<Self> {
@@ -250,6 +249,16 @@ impl Memory {
             name: status.name,
         })
     }
+}
+
+/// What a process holds in huge pages; nothing where it is gone.
+pub fn huge_pages(pid: Pid) -> Bytes {
+    let status = file::read_all(&PathBuf::from(format!("/proc/{}/status", pid.as_raw_nonzero())));
+    huge_pages_in(&status.unwrap_or_default())
+}
+
+fn huge_pages_in(status: &[u8]) -> Bytes {
+    Bytes(parse::field(status, b"HugetlbPages:").unwrap_or(0).saturating_mul(1024))
 }
 
 /// A process that is held: what is done by its descriptor never befalls another one that was given its number.
@@ -297,6 +306,9 @@ mod tests {
         assert_eq!((huge.resident, huge.huge_pages), (Bytes(102_400), Bytes(2_097_152)));
         assert!(huge.name.starts_with('\u{fffd}'), "{}", huge.name);
         assert_eq!(with(&[("VmRSS:", b"leave out")]), None, "as for a thread of the kernel");
+        let text = b"Name:\tHugetlbPages: 7\nVmRSS:\t 100 kB\nHugetlbPages:\t    2048 kB\n";
+        assert_eq!((huge_pages_in(text), huge_pages_in(b"Name:\tx\n")), (Bytes(2_097_152), Bytes::ZERO));
+        assert_eq!(huge_pages(Pid::from_raw(own).expect("a process")), Bytes::ZERO);
     }
 
     #[test]

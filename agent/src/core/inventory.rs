@@ -416,7 +416,6 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::super::INVENTORY_STACK;
-    use super::super::suspects;
     use super::*;
     use plimsoll_inventory::{Config, Patterns, Protected, Update};
     use plimsoll_node::cgroup::Root;
@@ -477,8 +476,8 @@ mod tests {
             for workload in inventory.handles() {
                 containers.read(root, workload, monotonic(), true, &mut |_| {});
             }
-            let all = suspects::all();
-            let _ = (suspects::huge_pages(&all), suspects::largest(all, inventory.config(), &[]));
+            inventory.find_huge_pages(plimsoll_node::process::huge_pages, &mut sent);
+            let _ = super::super::suspects::largest(inventory.config(), &[]);
             super::super::machine().expect("this is Linux");
             sent.0.len()
         };

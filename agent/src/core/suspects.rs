@@ -35,41 +35,26 @@ impl Suspect {
     }
 }
 
-/// What every process has in memory.
-pub(super) fn all() -> Vec<Memory> {
-    process::all().filter_map(|process| Memory::of(&process)).collect()
-}
-
-/// What these hold in huge pages, each with its cgroup, where that is anything.
-pub(super) fn huge_pages(all: &[Memory]) -> Vec<(Vec<u8>, Bytes)> {
-    let holders = all.iter().filter(|memory| memory.huge_pages > Bytes::ZERO);
-    holders.filter_map(|memory| Some((cgroup_of(memory)?, memory.huge_pages))).collect()
-}
-
-/// The largest of these that are in no workload or hold memory that is charged to no cgroup, largest first.
-pub(super) fn largest(all: Vec<Memory>, inventory: &Config, rings: &[PacketRing]) -> Vec<Suspect> {
+/// The largest processes that are in no workload or hold memory that is charged to no cgroup, largest first.
+pub(super) fn largest(inventory: &Config, rings: &[PacketRing]) -> Vec<Suspect> {
     let rings = by_process(rings);
     let suspect = |memory: Memory| {
         let packet_rings = rings.get(&memory.pid.cast_unsigned()).copied().unwrap_or_default();
         let suspect = Suspect { memory, packet_rings, cgroup: Vec::new() };
         (suspect.held() > Bytes::ZERO).then_some(suspect)
     };
-    let mut all: Vec<Suspect> = all.into_iter().filter_map(suspect).collect();
+    let mut all: Vec<Suspect> = process::all().filter_map(|process| suspect(Memory::of(&process)?)).collect();
     all.sort_unstable_by_key(|suspect| (Reverse(suspect.held()), suspect.memory.pid));
     let is_outside =
         |cgroup: &[u8]| workload_of(&inventory.root, &inventory.patterns, &inventory.protected, cgroup).is_none();
     all.into_iter()
         .filter_map(|suspect| {
-            let cgroup = cgroup_of(&suspect.memory)?;
+            let cgroup = cgroup_path(Some(Pid::from_raw(suspect.memory.pid)?))?;
             let is_named = suspect.uncharged() > Bytes::ZERO || is_outside(&cgroup);
             is_named.then_some(Suspect { cgroup, ..suspect })
         })
         .take(MOST)
         .collect()
-}
-
-fn cgroup_of(memory: &Memory) -> Option<Vec<u8>> {
-    cgroup_path(Some(Pid::from_raw(memory.pid)?))
 }
 
 fn by_process(rings: &[PacketRing]) -> HashMap<u32, Bytes> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{PodRoot, Table};
+use plimsoll_node::process::Pid;
 use plimsoll_policy::kubelet::DiskLayout;
 use std::fs;
 use std::path::Path;
@@ -104,33 +105,32 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
 }
 
 #[test]
-fn huge_pages_count_for_the_workload_that_their_process_is_in_and_are_sent_when_they_change() {
+fn huge_pages_count_for_the_workload_whose_processes_hold_them_and_are_sent_when_they_change() {
     let tree = tempfile::tempdir().expect("a temporary directory");
-    for name in ["work.slice", "work.slice/a", "work.slice/ab"] {
+    for (name, processes) in [("work.slice", "9\n"), ("work.slice/a", "3\n4\n"), ("work.slice/b", "7\n")] {
         cgroup(tree.path(), name, 1000);
+        fs::write(tree.path().join(name).join("cgroup.procs"), processes).expect("writable");
     }
     let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::with_slots(9));
     inventory.discover(&mut sent);
-    let held = |name: &str, mib| (name.as_bytes().to_vec(), Bytes::mib(mib));
-    let holders = [held("work.slice/a", 3), held("work.slice/a/b", 4), held("work.slice/abc", 5), held("", 6)];
-    let mut used = |inventory: &mut Inventory, holders: &[_], surplus| {
-        inventory.learn_huge_pages(holders, &mut sent);
-        let sent: Vec<_> = sent.updates.drain(..).collect();
-        let changes = sent.iter().filter(|update| matches!(update, Update::HugePages(..))).count();
-        sent.into_iter().for_each(|update| _ = table.take(update));
+    let mut used = |held: &[(i32, u64)], surplus| {
+        let of = |pid: Pid| held.iter().find(|(holder, _)| *holder == pid.as_raw_nonzero().get());
+        inventory.find_huge_pages(|pid| Bytes::mib(of(pid).map_or(0, |(_, mib)| *mib)), &mut sent);
+        let changes = sent.updates.iter().filter(|update| matches!(update, Update::HugePages(..))).count();
+        sent.updates.drain(..).for_each(|update| drop(table.take(update)));
         let observed = table.observe(0, false, Bytes::mib(surplus), MonotonicNs(1)).iter();
         let mut used: Vec<_> = observed.map(|it| it.working_set().expect("readable").0 >> 20).collect();
         used.sort_unstable();
         (changes, used)
     };
-    assert_eq!(used(&mut inventory, &holders, 100), (1, vec![0, 7]));
-    assert_eq!(used(&mut inventory, &holders, 100), (0, vec![0, 7]));
-    assert_eq!(used(&mut inventory, &holders, 2), (0, vec![0, 2]), "the rest stays in the pool");
+    let held = [(3, 20), (4, 30), (8, 60), (9, 70)];
+    assert_eq!(used(&held, 100), (1, vec![0, 50]), "of no others");
+    assert_eq!(used(&held, 100), (0, vec![0, 50]));
+    assert_eq!(used(&held, 40), (0, vec![0, 40]), "the rest stays in the pool");
     fs::write(tree.path().join("work.slice/a/cgroup.events"), "populated 0\n").expect("writable");
-    assert_eq!(used(&mut inventory, &holders, 100), (0, vec![0, 0]), "no process holds them");
+    assert_eq!(used(&held, 100), (0, vec![0, 0]), "no process holds them");
     fs::write(tree.path().join("work.slice/a/cgroup.events"), "populated 1\n").expect("writable");
-    assert_eq!(used(&mut inventory, &holders, 100), (0, vec![0, 7]));
-    assert_eq!(used(&mut inventory, &[], 100), (1, vec![0, 0]));
+    assert_eq!(used(&[(7, 5)], 100), (2, vec![0, 5]));
 }
 
 #[test]
