@@ -12,7 +12,7 @@ use plimsoll_inventory::{Config, Inventory, Patterns, Protected, SLOTS, Sink, Ta
 use plimsoll_node::cgroup::Root;
 use plimsoll_policy::Uid;
 use plimsoll_policy::kubelet::Critical;
-use plimsoll_units::{Bytes, MonotonicNs, Pattern};
+use plimsoll_units::{MonotonicNs, Pattern};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -122,7 +122,7 @@ fn times(count: usize) -> Times {
     let bookkeeping = shortest(|| {
         turn += 1;
         let counted = allocation_counter::measure(|| {
-            assert_eq!(black_box(table.observe(30, false, Bytes::ZERO, MonotonicNs(turn))).len(), rows);
+            assert_eq!(black_box(table.observe(30, false, MonotonicNs(turn))).len(), rows);
         });
         assert_eq!((counted.count_total, counted.count_current), (0, 0), "the bookkeeping allocates");
     });

@@ -1,7 +1,6 @@
 //! The workloads and slices that are known, with their handles. Walks directories, opens files and allocates: for a
 //! thread of its own.
 
-mod huge_pages;
 mod lookup;
 
 use std::collections::HashMap;
@@ -93,8 +92,6 @@ struct Known {
     pod: Option<(Pod, Rank)>,
     /// What it takes of disks, as it was last sent.
     storage: Option<Arc<PodStorage>>,
-    /// What its processes hold in huge pages, as it was last sent.
-    huge_pages: Bytes,
     /// It has to be sent.
     is_changed: bool,
     seen: u64,
@@ -435,7 +432,6 @@ impl Inventory {
             is_cache_read: true,
             pod: None,
             storage: None,
-            huge_pages: Bytes::ZERO,
             handle: Arc::new(handle),
             priority: self.config.priorities.get(found.pattern).copied().unwrap_or(0),
             started,

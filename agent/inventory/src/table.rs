@@ -30,10 +30,6 @@ pub struct Workload {
     pub moved: Bytes,
     /// What it takes of disks, if it is a pod and that was measured.
     pub storage: Option<Arc<PodStorage>>,
-    /// What its processes hold in huge pages, as the inventory thread last found it.
-    huge_pages: Bytes,
-    /// What of that its end gives back, by the last observation. Charged to no cgroup's memory.
-    returnable_huge_pages: Bytes,
 }
 
 /// All workloads and slices.
@@ -50,31 +46,6 @@ pub struct Table {
 }
 
 impl Workload {
-    fn of(facts: Facts) -> Self {
-        Self {
-            facts,
-            termination: Termination::Stays,
-            moved: Bytes::ZERO,
-            storage: None,
-            huge_pages: Bytes::ZERO,
-            returnable_huge_pages: Bytes::ZERO,
-        }
-    }
-
-    /// Takes what is not sent with its facts from what was known in its place, if that is of the same cgroup. Gives the
-    /// handle of that.
-    fn go_on_as(&mut self, old: Self) -> Arc<Handle> {
-        let Self { facts, termination, moved, storage, huge_pages, returnable_huge_pages } = old;
-        if facts.handle.id() == self.facts.handle.id() {
-            (self.termination, self.storage) = (termination, storage);
-            (self.huge_pages, self.returnable_huge_pages) = (huge_pages, returnable_huge_pages);
-            if !self.facts.is_cache_read {
-                (self.facts.cache, self.moved) = (facts.cache, moved);
-            }
-        }
-        facts.handle
-    }
-
     /// Whether it may be frozen while others are decided about.
     pub fn may_freeze(&self) -> bool {
         self.facts.pod.is_none_or(|pod| pod.may_freeze())
@@ -90,15 +61,9 @@ impl Workload {
         self.termination.terminating().or_else(|| of_deletion(self.facts.pod.as_ref(), now))
     }
 
-    /// What it uses now, without the page cache that reclaim takes first, and with huge pages beyond the pool; absent where
-    /// that cannot be read.
+    /// What it uses now, without the page cache that reclaim takes first; absent where that cannot be read.
     pub fn usage(&self) -> Option<Bytes> {
-        self.facts.handle.usage().ok().map(|charged| self.used(charged))
-    }
-
-    /// What it uses where so much is charged to it.
-    fn used(&self, charged: Bytes) -> Bytes {
-        charged.saturating_sub(self.facts.cache.inactive_file).saturating_add(self.returnable_huge_pages)
+        self.facts.handle.usage().ok().map(|usage| usage.saturating_sub(self.facts.cache.inactive_file))
     }
 }
 
@@ -171,16 +136,21 @@ impl Table {
     /// Takes an update in, and gives back the handle that it replaces.
     pub fn take(&mut self, update: Update) -> Option<Arc<Handle>> {
         match update {
-            Update::Workload(slot, facts) => {
+            Update::Workload(slot, mut facts) => {
                 let slot = slot as usize;
                 if slot < self.slots && self.workloads.len() <= slot {
                     self.workloads.resize_with(slot + 1, || None);
                 }
                 let place = self.workloads.get_mut(slot)?;
-                let mut workload = Workload::of(facts);
-                let handle = place.take().map(|old| workload.go_on_as(old));
-                *place = Some(workload);
-                handle
+                let (mut termination, mut moved, mut storage) = (Termination::Stays, Bytes::ZERO, None);
+                if let Some(old) = place.as_mut().filter(|old| old.facts.handle.id() == facts.handle.id()) {
+                    (termination, storage) = (old.termination, old.storage.take());
+                    if !facts.is_cache_read {
+                        (facts.cache, moved) = (old.facts.cache, old.moved);
+                    }
+                }
+                let workload = Workload { facts, termination, moved, storage };
+                place.replace(workload).map(|old| old.facts.handle)
             }
             Update::Gone(slot) => self.workloads.get_mut(slot as usize)?.take().map(|old| old.facts.handle),
             // Not of this table.
@@ -189,13 +159,6 @@ impl Table {
                 let place = self.workloads.get_mut(key.slot as usize)?.as_mut();
                 if let Some(workload) = place.filter(|workload| workload.facts.handle.id() == key.id) {
                     workload.storage = storage;
-                }
-                None
-            }
-            Update::HugePages(key, held) => {
-                let place = self.workloads.get_mut(key.slot as usize)?.as_mut();
-                if let Some(workload) = place.filter(|workload| workload.facts.handle.id() == key.id) {
-                    workload.huge_pages = held;
                 }
                 None
             }
@@ -257,23 +220,19 @@ impl Table {
         (0..).zip(&mut self.workloads).filter_map(|(slot, place)| Some((slot, place.as_mut()?)))
     }
 
-    /// Reads every workload's usage, and its number of tasks where it `counts_tasks`. Of the huge pages that a workload holds
-    /// no more counts than `surplus`, what the machine takes back of such pages. `grace_seconds` is the grace that each asks
-    /// for which is no pod.
-    pub fn observe(&mut self, grace_seconds: i64, counts_tasks: bool, surplus: Bytes, now: MonotonicNs) -> &[Observed] {
+    /// Reads every workload's usage, and its number of tasks where it `counts_tasks`. `grace_seconds` is the grace that each
+    /// asks for which is no pod.
+    pub fn observe(&mut self, grace_seconds: i64, counts_tasks: bool, now: MonotonicNs) -> &[Observed] {
         self.observed.clear();
         self.observed_at = now;
         for (slot, place) in (0..).zip(&mut self.workloads) {
             let Some(workload) = place else { continue };
-            let charged = workload.facts.handle.usage().ok();
-            let is_empty = workload.facts.handle.populated() == Ok(false);
-            // What has no process holds none any more.
-            workload.returnable_huge_pages = if is_empty { Bytes::ZERO } else { workload.huge_pages.min(surplus) };
-            let before = workload.facts.cache.charged;
-            let usage = charged.map(|now| workload.used(now));
-            let settled = charged.filter(|now| *now > before).map(|_| workload.used(before));
-            let Workload { facts, termination, moved, .. } = workload;
+            let Workload { facts, termination, moved, storage: _ } = workload;
+            let PageCache { charged: before, inactive_file, .. } = facts.cache;
+            let charged = facts.handle.usage().ok();
             *moved = Bytes(charged.map_or(0, |now| now.0.abs_diff(before.0)));
+            let usage = charged.map(|now| now.saturating_sub(inactive_file));
+            let is_empty = facts.handle.populated() == Ok(false);
             *termination = termination.seen(usage, is_empty, now);
             let id = facts.handle.id();
             let processes = if counts_tasks { facts.handle.tasks().ok() } else { None };
@@ -290,7 +249,7 @@ impl Table {
                     Termination::Killed(least) => Some(least),
                     _ => None,
                 },
-                settled,
+                settled: charged.filter(|now| *now > before).map(|_| before.saturating_sub(inactive_file)),
                 is_empty,
                 started: facts.started,
                 slices: facts.slices,

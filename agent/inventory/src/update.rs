@@ -70,8 +70,6 @@ pub enum Update {
     /// What the pod takes of disks that is the workload with this key; absent where nothing was measured. The sender keeps
     /// another reference for as long as this one is held, so that the table never frees it.
     Storage(Key, Option<Arc<PodStorage>>),
-    /// What the processes of the workload with this key hold in huge pages.
-    HugePages(Key, Bytes),
     /// A slice that the kernel itself brakes, by place.
     Mark(u8, Option<Mark>),
     /// A slice that is new or changed, by its index; `None`: it does not exist, or has no limit.

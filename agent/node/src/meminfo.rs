@@ -65,9 +65,6 @@ pub struct MemReading {
     pub zswapped: Option<Bytes>,
     /// All memory set aside for huge pages of every size; no process gets it in another way.
     pub hugetlb: Option<Bytes>,
-    /// What of that goes back to other uses as soon as the process frees it that holds it: huge pages of the default size
-    /// beyond the pool (`vm.nr_overcommit_hugepages`).
-    pub surplus_huge_pages: Option<Bytes>,
 }
 
 impl MemReading {
@@ -127,9 +124,6 @@ struct Found {
     zswap: Option<u64>,
     zswapped: Option<u64>,
     hugetlb: Option<u64>,
-    /// Their number.
-    surplus_huge_pages: Option<u64>,
-    huge_page: Option<u64>,
 }
 
 impl Found {
@@ -151,8 +145,6 @@ impl Found {
             b"Zswap" => &mut self.zswap,
             b"Zswapped" => &mut self.zswapped,
             b"Hugetlb" => &mut self.hugetlb,
-            b"HugePages_Surp" => &mut self.surplus_huge_pages,
-            b"Hugepagesize" => &mut self.huge_page,
             _ => return,
         };
         *slot = Some(value);
@@ -177,10 +169,6 @@ impl Found {
             zswap: self.zswap.map(kib),
             zswapped: self.zswapped.map(kib),
             hugetlb: self.hugetlb.map(kib),
-            surplus_huge_pages: self
-                .surplus_huge_pages
-                .zip(self.huge_page)
-                .map(|(n, each)| kib(n.saturating_mul(each))),
         })
     }
 }
@@ -218,7 +206,7 @@ mod tests {
         // 24684092 - (15688 + 78532 + 0 + 1168 - 64816)
         assert_eq!(reading.kubelet_available(), Bytes(24_653_520 << 10));
         assert_eq!(reading.kernel_reclaimable, Bytes(95_564 << 10));
-        assert_eq!((reading.hugetlb, reading.surplus_huge_pages), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
+        assert_eq!(reading.hugetlb, Some(Bytes::ZERO));
         assert_eq!((reading.zswap, reading.zswapped), (Some(Bytes::ZERO), Some(Bytes::ZERO)));
     }
 
@@ -250,17 +238,7 @@ mod tests {
             .filter(|line| !line.starts_with(b"Huge"))
             .flat_map(|line| [line, b"\n"].concat())
             .collect();
-        let reading = MemReading::parse(&text).expect("optional lines");
-        assert_eq!((reading.hugetlb, reading.surplus_huge_pages), (None, None));
-    }
-
-    #[test]
-    fn huge_pages_beyond_the_pool_are_a_part_of_all_huge_pages() {
-        let text = String::from_utf8(SAVED.to_vec()).expect("text");
-        let text = text.replace("HugePages_Surp:        0", "HugePages_Surp:       96");
-        let text = text.replace("Hugetlb:               0 kB", "Hugetlb:          262144 kB");
-        let reading = MemReading::parse(text.as_bytes()).expect("a whole file");
-        assert_eq!((reading.hugetlb, reading.surplus_huge_pages), (Some(Bytes::mib(256)), Some(Bytes::mib(192))));
+        assert_eq!(MemReading::parse(&text).expect("optional lines").hugetlb, None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Processes by descriptor, so that a number used again can never be mistaken for the process that was meant.
 
-use crate::{file, parse, sys};
+use crate::{file, sys};
 use plimsoll_units::Bytes;
 use procfs::process::{Process, Status};
 use procfs::{FromBufRead as _, FromRead as _};
@@ -251,16 +251,6 @@ impl Memory {
     }
 }
 
-/// What a process holds in huge pages; nothing where it is gone.
-pub fn huge_pages(pid: Pid) -> Bytes {
-    let status = file::read_all(&PathBuf::from(format!("/proc/{}/status", pid.as_raw_nonzero())));
-    huge_pages_in(&status.unwrap_or_default())
-}
-
-fn huge_pages_in(status: &[u8]) -> Bytes {
-    Bytes(parse::field(status, b"HugetlbPages:").unwrap_or(0).saturating_mul(1024))
-}
-
 /// A process that is held: what is done by its descriptor never befalls another one that was given its number.
 #[derive(Debug)]
 pub struct Opened {
@@ -306,9 +296,6 @@ mod tests {
         assert_eq!((huge.resident, huge.huge_pages), (Bytes(102_400), Bytes(2_097_152)));
         assert!(huge.name.starts_with('\u{fffd}'), "{}", huge.name);
         assert_eq!(with(&[("VmRSS:", b"leave out")]), None, "as for a thread of the kernel");
-        let text = b"Name:\tHugetlbPages: 7\nVmRSS:\t 100 kB\nHugetlbPages:\t    2048 kB\n";
-        assert_eq!((huge_pages_in(text), huge_pages_in(b"Name:\tx\n")), (Bytes(2_097_152), Bytes::ZERO));
-        assert_eq!(huge_pages(Pid::from_raw(own).expect("a process")), Bytes::ZERO);
     }
 
     #[test]

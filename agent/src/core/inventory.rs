@@ -476,7 +476,6 @@ mod tests {
             for workload in inventory.handles() {
                 containers.read(root, workload, monotonic(), true, &mut |_| {});
             }
-            inventory.find_huge_pages(plimsoll_node::process::huge_pages, &mut sent);
             let _ = super::super::suspects::largest(inventory.config(), &[]);
             super::super::machine().expect("this is Linux");
             sent.0.len()

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::{PodRoot, Table};
-use plimsoll_node::process::Pid;
 use plimsoll_policy::kubelet::DiskLayout;
 use std::fs;
 use std::path::Path;
@@ -46,7 +45,7 @@ impl Sent {
             match update {
                 Update::Workload(_, facts) => names.push(String::from_utf8_lossy(facts.handle.path()).into_owned()),
                 Update::Gone(_) => gone += 1,
-                Update::Mark(..) | Update::Slice(..) | Update::Storage(..) | Update::HugePages(..) => {}
+                Update::Mark(..) | Update::Slice(..) | Update::Storage(..) => {}
             }
         }
         names.sort_unstable();
@@ -105,35 +104,6 @@ fn what_a_walk_finds_is_sent_once_and_again_when_it_changed() {
 }
 
 #[test]
-fn huge_pages_count_for_the_workload_whose_processes_hold_them_and_are_sent_when_they_change() {
-    let tree = tempfile::tempdir().expect("a temporary directory");
-    for (name, processes) in [("work.slice", "9\n"), ("work.slice/a", "3\n4\n"), ("work.slice/b", "7\n")] {
-        cgroup(tree.path(), name, 1000);
-        fs::write(tree.path().join(name).join("cgroup.procs"), processes).expect("writable");
-    }
-    let (mut inventory, mut sent, mut table) = (inventory(tree.path(), 9), Sent::default(), Table::with_slots(9));
-    inventory.discover(&mut sent);
-    let mut used = |held: &[(i32, u64)], surplus| {
-        let of = |pid: Pid| held.iter().find(|(holder, _)| *holder == pid.as_raw_nonzero().get());
-        inventory.find_huge_pages(|pid| Bytes::mib(of(pid).map_or(0, |(_, mib)| *mib)), &mut sent);
-        let changes = sent.updates.iter().filter(|update| matches!(update, Update::HugePages(..))).count();
-        sent.updates.drain(..).for_each(|update| drop(table.take(update)));
-        let observed = table.observe(0, false, Bytes::mib(surplus), MonotonicNs(1)).iter();
-        let mut used: Vec<_> = observed.map(|it| it.working_set().expect("readable").0 >> 20).collect();
-        used.sort_unstable();
-        (changes, used)
-    };
-    let held = [(3, 20), (4, 30), (8, 60), (9, 70)];
-    assert_eq!(used(&held, 100), (1, vec![0, 50]), "of no others");
-    assert_eq!(used(&held, 100), (0, vec![0, 50]));
-    assert_eq!(used(&held, 40), (0, vec![0, 40]), "the rest stays in the pool");
-    fs::write(tree.path().join("work.slice/a/cgroup.events"), "populated 0\n").expect("writable");
-    assert_eq!(used(&held, 100), (0, vec![0, 0]), "no process holds them");
-    fs::write(tree.path().join("work.slice/a/cgroup.events"), "populated 1\n").expect("writable");
-    assert_eq!(used(&[(7, 5)], 100), (2, vec![0, 5]));
-}
-
-#[test]
 fn the_kubelet_and_the_runtime_are_no_workloads_once_they_are_found_and_what_is_in_a_pod_is_neither() {
     let tree = tempfile::tempdir().expect("a temporary directory");
     for name in ["work.slice", "work.slice/a", "work.slice/kubelet"] {
@@ -171,7 +141,7 @@ fn figures_that_another_thread_read_are_replaced_although_they_are_as_they_were_
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
     let figures = |table: &mut Table| {
         let slice = table.slice_reading(0).map(|reading| reading.kubelet_available);
-        (table.observe(0, false, Bytes::ZERO, MonotonicNs(1))[0].working_set(), slice)
+        (table.observe(0, false, MonotonicNs(1))[0].working_set(), slice)
     };
     assert_eq!(figures(&mut table), (Some(Bytes(1000)), Some(Bytes(3000))));
     // A large file, which is gone again.
@@ -197,7 +167,7 @@ fn page_cache_that_was_read_meanwhile_stays_where_something_else_is_sent() {
     let id = *inventory.known.keys().next().expect("it is known");
     table.set_cache(id, PageCache { charged: Bytes(1000), inactive_file: Bytes(900), reclaimable: None });
     fs::write(tree.path().join(POD).join("memory.current"), "1200").expect("writable");
-    table.observe(0, false, Bytes::ZERO, MonotonicNs(1));
+    table.observe(0, false, MonotonicNs(1));
     inventory.learn([PodMessage::Pod(facts_of_pod()), PodMessage::Complete].into_iter(), &mut sent);
     assert_eq!(sent.updates.len(), 1);
     sent.updates.drain(..).for_each(|update| drop(table.take(update)));
@@ -464,7 +434,7 @@ fn facts_of_a_pod_are_sent_to_the_table_once_and_again_when_they_change() {
         inventory.learn(messages.iter().copied(), &mut sent);
         assert_eq!(sent.updates.len(), count, "{messages:?}");
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
-        let observed = table.observe(30, false, Bytes::ZERO, MonotonicNs(9))[0];
+        let observed = table.observe(30, false, MonotonicNs(9))[0];
         assert_eq!(
             (observed.uid, observed.qos, observed.facts.memory_request, observed.facts.priority, observed.protected),
             (uid, QosClass::Burstable, Amount::counted(request), priority, protected),
@@ -495,7 +465,7 @@ fn all_pods_are_a_slice_with_the_limit_that_their_cgroup_has_now() {
             inventory.find_slices(false, &mut sent);
         }
         sent.updates.drain(..).for_each(|update| drop(table.take(update)));
-        let inside = table.observe(0, false, Bytes::ZERO, MonotonicNs(1)).iter();
+        let inside = table.observe(0, false, MonotonicNs(1)).iter();
         let inside: Vec<_> = inside.map(|it| it.slices.contains(SliceId(0))).collect();
         (table.slice_reading(0).map(|reading| reading.capacity.0), sent.troubles.get("allocatable").cloned(), inside)
     };

@@ -47,7 +47,7 @@ fn a_reservation_of_the_largest_amount_there_is_is_a_request_of_as_much() {
     let mut table = Table::with_slots(8);
     // As `max` in `memory.low` is read.
     table.take(Update::Workload(0, Facts { reservation: Bytes(u64::MAX), ..facts(tree.path(), "one", 1000, 300) }));
-    assert_eq!(table.observe(0, false, Bytes::ZERO, NOW)[0].facts.memory_request.to_bytes(), Bytes(u64::MAX));
+    assert_eq!(table.observe(0, false, NOW)[0].facts.memory_request.to_bytes(), Bytes(u64::MAX));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are
     let one = facts(tree.path(), "one", 1000, 300);
     let id = one.handle.id();
     table.take(Update::Workload(0, one));
-    assert_eq!(table.observe(0, false, Bytes::ZERO, NOW)[0].working_set(), Some(Bytes(700)));
+    assert_eq!(table.observe(0, false, NOW)[0].working_set(), Some(Bytes(700)));
     for (termination, is_stuck, is_graceful, until) in [
         (Termination::Asked(MonotonicNs(9), 4), false, true, Some(MonotonicNs(9))),
         (Termination::Killing, false, false, None),
@@ -68,7 +68,7 @@ fn usage_is_without_page_cache_that_reclaim_takes_first_and_ending_workloads_are
         table.set_termination(id, termination);
         let is_refused = matches!(termination, Termination::Refused(_));
         let terminating = Terminating { is_stuck, is_refused, is_graceful, until };
-        assert_eq!(table.observe(0, false, Bytes::ZERO, NOW)[0].terminating, Some(terminating));
+        assert_eq!(table.observe(0, false, NOW)[0].terminating, Some(terminating));
     }
     table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
     assert_eq!(table.next_overdue(), Some((MonotonicNs(9), Key { slot: 0, id }, 4)));
@@ -92,16 +92,16 @@ fn a_pod_that_was_deleted_is_terminating_until_this_process_ends_it_itself() {
     let id = deleted.handle.id();
     table.take(Update::Workload(0, deleted));
     let graceful = Some(Terminating { is_graceful: true, until: Some(NOW), ..Terminating::default() });
-    assert_eq!(table.observe(0, false, Bytes::ZERO, NOW)[0].terminating, graceful);
+    assert_eq!(table.observe(0, false, NOW)[0].terminating, graceful);
     for (termination, expected) in
         [(Termination::Killing, Some(Terminating::default())), (Termination::Stays, graceful)]
     {
         table.set_termination(id, termination);
         assert_eq!(table.observed()[0].terminating, expected, "{termination:?}");
-        assert_eq!(table.observe(0, false, Bytes::ZERO, NOW)[0].terminating, expected, "{termination:?}");
+        assert_eq!(table.observe(0, false, NOW)[0].terminating, expected, "{termination:?}");
     }
     let late = NOW.after(core::time::Duration::from_secs(31));
-    assert_eq!(table.observe(0, false, Bytes::ZERO, late)[0].terminating, None, "nothing ends it");
+    assert_eq!(table.observe(0, false, late)[0].terminating, None, "nothing ends it");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn tasks_are_counted_where_that_is_asked_for() {
         table.take(Update::Workload(slot, Facts { handle: Arc::new(handle), ..facts }));
     }
     let mut counted = |counts_tasks| {
-        let observed = table.observe(0, counts_tasks, Bytes::ZERO, NOW).iter();
+        let observed = table.observe(0, counts_tasks, NOW).iter();
         observed.map(|workload| workload.facts.stats.and_then(|stats| stats.processes)).collect::<Vec<_>>()
     };
     assert_eq!(counted(true), [Some(17), None]);
@@ -134,18 +134,14 @@ fn a_victim_gives_back_no_more_than_it_held_at_its_kill() {
     table.take(Update::Workload(0, one));
     table.set_termination(id, Termination::Killing);
     fs::write(tree.path().join("one/memory.current"), "2000").expect("writable");
-    assert_eq!(
-        table.observe(0, false, Bytes::ZERO, NOW)[0].returns_at_most,
-        None,
-        "it was not sent the signal, and may take more"
-    );
+    assert_eq!(table.observe(0, false, NOW)[0].returns_at_most, None, "it was not sent the signal, and may take more");
     fs::write(tree.path().join("one/memory.current"), "1000").expect("writable");
     table.signalled(id);
     // Memory that is charged after the kill is not freed by it, also where it replaces what the victim gave back.
     for (current, held) in [("1000", 700), ("5000", 700), ("400", 100), ("1000", 100)] {
         fs::write(tree.path().join("one/memory.current"), current).expect("writable");
-        let least = table.observe(0, false, Bytes::ZERO, NOW)[0].returns_at_most.expect("it was killed");
-        let used = table.observe(0, false, Bytes::ZERO, NOW)[0].working_set().expect("it is read");
+        let least = table.observe(0, false, NOW)[0].returns_at_most.expect("it was killed");
+        let used = table.observe(0, false, NOW)[0].working_set().expect("it is read");
         assert_eq!(least.min(used), Bytes(held), "{current}");
     }
 }
@@ -160,11 +156,11 @@ fn what_is_charged_to_an_empty_cgroup_does_not_come_back() {
     table.take(Update::Workload(0, one));
     fs::write(&events, "populated 0\n").expect("writable");
     table.set_termination(id, Termination::Asked(MonotonicNs(9), 4));
-    let observed = table.observe(0, false, Bytes::ZERO, NOW)[0];
+    let observed = table.observe(0, false, NOW)[0];
     assert!(observed.is_empty, "what stays charged is not coming back");
     assert_eq!(observed.terminating, None, "it has ended");
     fs::write(&events, "populated 1\n").expect("writable");
-    assert!(!table.observe(0, false, Bytes::ZERO, NOW)[0].is_empty, "it was started again");
+    assert!(!table.observe(0, false, NOW)[0].is_empty, "it was started again");
 }
 
 #[test]
@@ -186,5 +182,5 @@ fn an_update_of_the_same_workload_keeps_its_termination_and_a_successor_begins_a
     assert!(table.get(Key { slot: 0, id }).is_none(), "a successor in the slot is another workload");
     assert_eq!(table.get(Key { slot: 0, id: other_id }).map(|workload| workload.termination), Some(Termination::Stays));
     assert!(table.take(Update::Gone(0)).is_some());
-    assert!(table.observe(0, false, Bytes::ZERO, NOW).is_empty());
+    assert!(table.observe(0, false, NOW).is_empty());
 }

@@ -4,7 +4,7 @@ use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskReading;
 use plimsoll_policy::kubelet::{Condition, Conditions, Resource};
 use plimsoll_policy::{Config as Policy, MemoryReading, Outcome, Plan, Scope, State, decide};
-use plimsoll_units::{Bytes, MonotonicNs};
+use plimsoll_units::MonotonicNs;
 
 use super::super::episode;
 use super::super::inventory::Request;
@@ -178,8 +178,7 @@ impl Watch {
         let policy = &self.engine.policy;
         let counts_tasks = tasks.is_some_and(|tasks| thresholds::is_short_of_tasks(&policy.thresholds, &tasks));
         let completed = monotonic();
-        let surplus = machine.counted_huge_pages(policy.eviction_policy);
-        self.workloads.table.observe(policy.max_pod_grace_seconds, counts_tasks, surplus, completed);
+        self.workloads.table.observe(policy.max_pod_grace_seconds, counts_tasks, completed);
         if counts_tasks {
             // Tasks that ended meanwhile are in no workload's count: they must not be missing.
             tasks = self.tasks();
@@ -219,8 +218,7 @@ impl Watch {
         let conditions = self.engine.state.conditions(&self.engine.policy);
         let made = Made { plan, conditions, number: self.engine.number, trigger, is_shadow };
         self.reporting.plan(made, &self.workloads.table, &mut self.scopes.get_mut(scope).reported, now);
-        let surplus = sample.machine.counted_huge_pages(self.engine.policy.eviction_policy);
-        if plan.outcome == Outcome::Unattributed || surplus > Bytes::ZERO && !is_quiet(plan.outcome) {
+        if plan.outcome == Outcome::Unattributed {
             self.workloads.handle.request(Request::Suspects);
         }
         if let Some(at) = plan.recheck_at {

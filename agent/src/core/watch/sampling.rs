@@ -25,8 +25,6 @@ pub(super) struct MachineMemory {
     pub(super) withheld: Bytes,
     /// Memory that only its own users could have.
     pub(super) huge_page_pool: Bytes,
-    /// What of that is free for all once the process ends that holds it.
-    surplus_huge_pages: Bytes,
 }
 
 impl MachineMemory {
@@ -40,14 +38,6 @@ impl MachineMemory {
                 kubelet_available: reading.kubelet_available.saturating_sub(huge_page_pool),
                 ..reading
             },
-        }
-    }
-
-    /// What counts of the huge pages that workloads hold: to the kubelet none.
-    pub(super) const fn counted_huge_pages(&self, policy: EvictionPolicy) -> Bytes {
-        match policy {
-            EvictionPolicy::Kubelet => Bytes::ZERO,
-            EvictionPolicy::Plimsoll | EvictionPolicy::OpenShift3 => self.surplus_huge_pages,
         }
     }
 }
@@ -109,7 +99,6 @@ impl Sampler {
             },
             withheld: reading.withheld(),
             huge_page_pool: reading.hugetlb.unwrap_or(Bytes::ZERO),
-            surplus_huge_pages: reading.surplus_huge_pages.unwrap_or(Bytes::ZERO),
         })
     }
 
@@ -152,7 +141,7 @@ impl Sample {
         workloads: &'w [Observed],
     ) -> Observation<'w> {
         // The pool is a part of what the statistics say, as in the kubelet's.
-        let MachineMemory { reading, withheld, huge_page_pool, .. } = self.machine;
+        let MachineMemory { reading, withheld, huge_page_pool } = self.machine;
         let (memory, withheld, huge_page_pool, tasks) = match scope {
             Scope::Node => (Some(reading), Some(withheld), huge_page_pool, self.tasks),
             Scope::Slice(_) => (state.reading, None, Bytes::ZERO, None),

@@ -165,40 +165,28 @@ pub(crate) fn hugetlb() -> Result<()> {
     outcome
 }
 
-/// Pages of hugetlb are charged to no cgroup's memory. Of those beyond the pool it is found which workload's processes hold
-/// them: that one is evicted.
+/// Pages of hugetlb are charged to no cgroup's memory, so no figure shows which workload has them, and none is evicted
+/// by rank: the crossing is reported, and the process that holds such pages is named.
 fn huge_pages() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;
-    let victim = Cgroup::create("work.slice/hog")?;
-    let mut hog = Hog::start("hugetlb", victim.path(), 192, &["--rate", "60", "--hold", "120"])?;
-    let pid = hog.child.id();
-    scene.expect_killed(&mut hog, &victim)?;
-    let is_named = |line: &Value| line["pid"] == pid && line["huge_pages_bytes"].as_u64() > Some(0);
-    wait_for("the process that held them is named", PATIENCE, || Ok(scene.agent.lines().iter().any(is_named)))?;
-    scene.end()
+    let hog = names_a_holder(&mut scene, "hugetlb", "huge_pages_bytes")?;
+    ends_with_its_holder(scene, hog)
 }
 
-/// Rings of packet sockets are charged to no cgroup, and no workload is evicted for what it is not charged. What holds them
-/// is in a workload and in a network namespace of its own, and the agent keeps no capability by which it could read that
-/// process's descriptors.
+/// Rings of packet sockets are charged to no cgroup either. What holds them is in a workload and in a network namespace of
+/// its own, and the agent keeps no capability by which it could read that process's descriptors.
 pub(crate) fn packet_rings() -> Result<()> {
     let capabilities = unit_capabilities().context("the unit names no capabilities")?;
     let mut scene = Scene::set_with(CAPACITY_LEFT, |settings| settings.capabilities = Some(capabilities))?;
-    let mut hog = names_the_holder_of_rings(&mut scene)?;
-    hog.wait_taken(192, PATIENCE)?;
-    scene.settled()?;
-    ensure!(
-        hog.child.try_wait()?.is_none() && scene.agent.killed() == 0,
-        "a workload was killed for what it is not charged"
-    );
-    scene.end()
+    let hog = names_a_holder(&mut scene, "packet-rings", "packet_rings_bytes")?;
+    ends_with_its_holder(scene, hog)
 }
 
-/// Crosses the threshold by rings of packet sockets, and waits until their holder is named with its cgroup and how much it
-/// holds.
-fn names_the_holder_of_rings(scene: &mut Scene) -> Result<Hog> {
+/// Crosses the threshold by what is charged to no cgroup, and waits until its holder is named with its cgroup and how
+/// much it holds, in the field of this name.
+fn names_a_holder(scene: &mut Scene, kind: &str, field: &str) -> Result<Hog> {
     let cgroup = Cgroup::create("work.slice/hog")?;
-    let hog = Hog::start("packet-rings", cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;
+    let hog = Hog::start(kind, cgroup.path(), 192, &["--rate", "60", "--hold", "120"])?;
     let pid = hog.child.id();
     wait_for("the crossing is reported, with most of the growth in no cgroup's memory", PATIENCE, || {
         scene.check()?;
@@ -207,12 +195,23 @@ fn names_the_holder_of_rings(scene: &mut Scene) -> Result<Hog> {
     .with_context(|| format!("the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     wait_for("the process that holds it is named", PATIENCE, || {
         scene.check()?;
-        let held = |line: &Value| line["packet_rings_bytes"].as_u64().is_some_and(|bytes| bytes >= 64 * MIB);
+        let held = |line: &Value| line[field].as_u64().is_some_and(|bytes| bytes >= 64 * MIB);
         let is_it = |line: &Value| line["pid"] == pid && line["cgroup"] == "work.slice/hog" && held(line);
         Ok(scene.agent.lines().iter().any(is_it))
     })
     .with_context(|| format!("process {pid}; the log ends with: {}", crate::agent::tail(&scene.agent.text())))?;
     Ok(hog)
+}
+
+/// No workload is evicted for what its cgroup is not charged.
+fn ends_with_its_holder(mut scene: Scene, mut hog: Hog) -> Result<()> {
+    hog.wait_taken(192, PATIENCE)?;
+    scene.settled()?;
+    ensure!(
+        hog.child.try_wait()?.is_none() && scene.agent.killed() == 0,
+        "a workload was killed for what it is not charged"
+    );
+    scene.end()
 }
 
 /// Whether the kernel's own reading of a decision was below its threshold.
