@@ -63,7 +63,7 @@ static WORKLOADS: [Workload; 14] = [
     workload("slab", Kind::Unswappable, "one process fills the kernel's slabs"),
     workload("page-tables", Kind::Unswappable, "one process fills page tables"),
     workload("sockets", Kind::Unswappable, "one process fills the buffers of sockets"),
-    workload("hugetlb", Kind::Unswappable, "one process fills huge pages"),
+    workload("hugetlb", Kind::Unswappable, "one process fills huge pages that are charged to its cgroup"),
     workload("disk-stall", Kind::Enough, "a process waits for a slow disk within its own limit, and memory is free"),
     workload("cache-churn", Kind::Enough, "a disk larger than memory is read round and round"),
     workload("cache-reread", Kind::Enough, "files as large as memory are read until the kernel counts them as active"),

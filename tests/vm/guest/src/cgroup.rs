@@ -5,7 +5,9 @@
 
 use crate::machine::{named, set, wait_for};
 use anyhow::{Context as _, Result, ensure};
+use rustix::mount::{MountFlags, mount_remount};
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,27 @@ use std::time::Duration;
 
 /// Where cgroup v2 is mounted.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+
+/// The mount option by which pages of hugetlb are charged to the memory of their cgroup (Linux 6.6 and later; systemd 259
+/// and later mount with it).
+pub(crate) const HUGETLB_ACCOUNTING: &str = "memory_hugetlb_accounting";
+
+/// Whether this kernel knows a mount option of cgroup v2 that the first ones did not.
+pub(crate) fn has_mount_option(name: &str) -> bool {
+    fs::read_to_string("/sys/kernel/cgroup/features").is_ok_and(|all| all.lines().any(|known| known == name))
+}
+
+/// Has pages of hugetlb charged to the memory of their cgroup from now on, or not. All other mount options stay.
+pub(crate) fn charge_huge_pages(is_on: bool) -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mut fields = mounts.lines().map(|line| line.split(' ').skip(1));
+    let options = fields.find_map(|mut it| it.next().filter(|place| *place == ROOT).and(it.nth(1)));
+    let options = options.with_context(|| format!("nothing is mounted at {ROOT}"))?.split(',');
+    let kept = options.filter(|option| *option != HUGETLB_ACCOUNTING && has_mount_option(option));
+    let options: Vec<&str> = kept.chain(is_on.then_some(HUGETLB_ACCOUNTING)).collect();
+    let options = CString::new(options.join(","))?;
+    mount_remount(ROOT, MountFlags::empty(), options.as_c_str()).context("cannot mount cgroups with another option")
+}
 
 /// One cgroup below the root.
 #[derive(Clone, Debug)]

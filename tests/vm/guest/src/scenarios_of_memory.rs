@@ -157,15 +157,31 @@ fn swapping() -> Result<()> {
     scene.end()
 }
 
+const OVERCOMMIT_HUGE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
+
 pub(crate) fn hugetlb() -> Result<()> {
-    let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
-    machine::set(pages, "128")?;
-    let outcome = huge_pages();
-    machine::set(pages, "0")?;
+    let _pages = KernelSetting::begin(OVERCOMMIT_HUGE, "128")?;
+    huge_pages()
+}
+
+/// Where they are charged to their cgroup, what takes them is evicted like what takes any other memory.
+pub(crate) fn charged_hugetlb() -> Result<()> {
+    let _pages = KernelSetting::begin(OVERCOMMIT_HUGE, "128")?;
+    cgroup::charge_huge_pages(true)?;
+    let outcome = charged_huge_pages();
+    cgroup::charge_huge_pages(false)?;
     outcome
 }
 
-/// Pages of hugetlb are charged to no cgroup's memory, so no figure shows which workload has them, and none is evicted
+fn charged_huge_pages() -> Result<()> {
+    let mut scene = Scene::set(CAPACITY_LEFT)?;
+    let victim = Cgroup::create("work.slice/hog")?;
+    let mut hog = Hog::start("hugetlb", victim.path(), 192, &["--rate", "60", "--hold", "120"])?;
+    scene.expect_killed(&mut hog, &victim)?;
+    scene.end()
+}
+
+/// As a rule pages of hugetlb are charged to no cgroup's memory, so no figure shows which workload has them, and none is evicted
 /// by rank: the crossing is reported, and the process that holds such pages is named.
 fn huge_pages() -> Result<()> {
     let mut scene = Scene::set(CAPACITY_LEFT)?;

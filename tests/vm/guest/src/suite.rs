@@ -108,6 +108,8 @@ impl Machine {
 pub(crate) enum Need {
     /// A file or directory of this kernel, and what it shows to be there.
     Kernel(&'static str, &'static str),
+    /// A mount option of cgroup v2.
+    MountOption(&'static str),
 }
 
 const fn test(name: &'static str, run: fn() -> Result<()>, seconds: u64, needs: &'static [Need]) -> Test {
@@ -124,6 +126,8 @@ const fn on(machine: Machine, name: &'static str, run: fn() -> Result<()>, secon
 
 const HUGETLB: Need = Need::Kernel("/sys/kernel/mm/hugepages/hugepages-2048kB", "2 MiB pages of hugetlb");
 
+const CHARGED_HUGETLB: Need = Need::MountOption(cgroup::HUGETLB_ACCOUNTING);
+
 const ZRAM: Need = Need::Kernel(block::ZRAM, "module zram");
 const NULL_BLOCK: Need = Need::Kernel(block::NULL_BLOCK, "module null_blk with configfs mounted");
 
@@ -133,6 +137,7 @@ const TESTS: &[Test] = &[
     race("meets-what-replaces-page-cache", scenarios_of_memory::replaced_page_cache, 180, &[NULL_BLOCK]),
     // First of all: huge pages need memory in one piece, which becomes rare.
     test("meets-hugetlb", scenarios_of_memory::hugetlb, 120, &[HUGETLB]),
+    test("meets-charged-hugetlb", scenarios_of_memory::charged_hugetlb, 120, &[HUGETLB, CHARGED_HUGETLB]),
     test("hogs-are-charged-to-their-cgroup", hog_tests::charged, 120, &[]),
     test("hog-takes-surplus-huge-pages", hog_tests::surplus_huge_pages, 60, &[HUGETLB]),
     test("hog-names-are-reclaimable-slab", hog_tests::names_are_reclaimable, 60, &[]),
@@ -466,6 +471,9 @@ fn repeated(why: &str, again: Outcome) -> Outcome {
 fn missing(need: Need) -> Option<String> {
     match need {
         Need::Kernel(path, what) => (!Path::new(path).exists()).then(|| format!("this kernel has no {what} ({path})")),
+        Need::MountOption(name) => {
+            (!cgroup::has_mount_option(name)).then(|| format!("this kernel has no mount option {name} of cgroup v2"))
+        }
     }
 }
 

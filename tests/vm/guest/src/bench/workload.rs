@@ -3,7 +3,7 @@
 use super::SLICE;
 use super::growth::Growth;
 use crate::block::Slow;
-use crate::cgroup::Cgroup;
+use crate::cgroup::{self, Cgroup};
 use crate::hog::{HUGE_BYTES, SOCKET_BYTES};
 use crate::hog_tests::Hog;
 use crate::machine::{KernelSetting, Reread, meminfo, set, wait_for};
@@ -191,6 +191,9 @@ impl Workload {
             Kind::Hugetlb => {
                 // Free memory is in pieces after earlier rounds.
                 set("/proc/sys/vm/compact_memory", "1")?;
+                if cgroup::has_mount_option(cgroup::HUGETLB_ACCOUNTING) {
+                    cgroup::charge_huge_pages(true)?;
+                }
                 self.setting = Some(KernelSetting::begin(OVERCOMMIT_HUGE, &(past_threshold / 2).to_string())?);
                 self.add("hugetlb", past_threshold & !1, HUGE_BYTES >> 10, &[], waiting)
             }
