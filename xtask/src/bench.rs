@@ -97,7 +97,8 @@ pub(crate) struct Arguments {
     /// Print the cells with their rounds, and measure nothing.
     #[arg(long)]
     list: bool,
-    /// Write the tables and plots of the results in benches/results anew, and measure nothing.
+    /// Write the tables and plots of the results in benches/results anew, without the reasons of runs that failed, and
+    /// measure and judge nothing.
     #[arg(long, conflicts_with_all = ["quick", "cells", "rivals", "again", "list"])]
     tables: bool,
 }
@@ -514,6 +515,7 @@ fn sample() -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn arguments() -> Arguments {
         let (cells, rivals) = (Vec::new(), Vec::new());
@@ -657,19 +659,21 @@ mod tests {
             let bench = Bench { folder: place.path().into(), ..bench };
             assert!(bench.render().expect_err("none").to_string().contains(&format!("no results of {kernel} in")));
             fs::create_dir(place.path().join(kernel)).expect("made");
-            let files = fs::read_dir(published.join(kernel)).expect("results").map(|entry| entry.expect("a file"));
-            let is_result = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
-            let (results, plots): (Vec<_>, Vec<_>) = files.map(|file| file.path()).partition(is_result);
-            let name = |path: &PathBuf| format!("{kernel}/{}", path.file_name().expect("a file").display());
-            for path in &results {
-                fs::copy(path, place.path().join(name(path))).expect("copied");
+            let names = |folder: &std::path::Path| {
+                let files = fs::read_dir(folder.join(kernel)).expect("a folder").map(|file| file.expect("a file"));
+                files.map(|file| format!("{kernel}/{}", file.file_name().display())).collect::<BTreeSet<_>>()
+            };
+            let is_result = |name: &&String| std::path::Path::new(name).extension().is_some_and(|it| it == "json");
+            for name in names(&published).iter().filter(is_result) {
+                fs::copy(published.join(name), place.path().join(name)).expect("copied");
             }
             bench.render().expect("tables");
-            for name in plots.iter().map(name).chain([format!("{kernel}.md"), format!("{kernel}-cost.md")]) {
-                let is_published = published.join(&name).exists();
-                assert_eq!(place.path().join(&name).exists(), is_published, "{name}");
+            let pages = [format!("{kernel}.md"), format!("{kernel}-cost.md")];
+            for name in names(&published).union(&names(place.path())).chain(&pages) {
+                let is_published = published.join(name).exists();
+                assert_eq!(place.path().join(name).exists(), is_published, "{name}");
                 if is_published {
-                    let same = read(&published, &name) == read(place.path(), &name);
+                    let same = read(&published, name) == read(place.path(), name);
                     assert!(same, "{name} is of other results: run `cargo xtask bench --kernel {kernel} --tables`");
                 }
             }
@@ -678,7 +682,10 @@ mod tests {
         let (_, short) = page.split_once("## In short").expect("a short table");
         let (table, status) = short.split_once("\nStatus: ").expect("a status");
         let (measured, _) = status.split_once(", revision").expect("what is measured");
-        for line in table.lines().filter(|line| line.starts_with('|')).chain([measured]) {
+        let (_, dated) = table.lines().find_map(|line| line.rsplit_once("bytes; ")).expect("where times are from");
+        let short_revision = dated.find("revision ").expect("a revision") + "revision ".len() + 7;
+        let lines = table.lines().filter(|line| line.starts_with('|'));
+        for line in lines.chain([measured, &dated[..short_revision]]) {
             assert!(
                 readme.contains(line),
                 "README has the short table of 6.12.md, and how much is measured, but not: {line}"
