@@ -123,10 +123,12 @@ fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) 
     (!judged.is_empty()).then_some(Claim { what, found, holds })
 }
 
-/// How long memory takes to be back with eBPF; an error where it was not back after a round.
+/// How long memory takes to be back with eBPF; an error where it was not back after a round. Those in which the growth ended
+/// above the threshold, and nothing was killed, are left out.
 fn own(done: &Done) -> Option<Result<Summary, String>> {
-    let all = done.kept.measured.of(EBPF).count();
-    let summary = Summary::of(done.kept.measured.of(EBPF).filter_map(|round| round.crossed_to_memory_back_ns));
+    let rounds = || done.kept.measured.of(EBPF).filter(|round| round.memory_back_ns().is_some() || round.has_victim());
+    let all = rounds().count();
+    let summary = Summary::of(rounds().filter_map(|round| round.crossed_to_memory_back_ns));
     let n = summary.as_ref().map_or(0, |summary| summary.n);
     let missing = || format!("{} (memory was back in {n} of {all} rounds)", done.cell.name());
     (all > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
@@ -238,6 +240,23 @@ mod tests {
             }
         };
         assert_eq!(broken_by(&others), [""; 0]);
+    }
+
+    #[test]
+    fn a_round_in_which_nothing_is_crossed_and_nothing_killed_decides_nothing() {
+        let of = |crossed: bool, killed: bool| {
+            let claims = claims(&both(&|round| {
+                if is(round, EBPF) {
+                    round.past_threshold_bytes = crossed.then_some(1);
+                    (round.crossed_to_memory_back_ns, round.killed_by) = (None, killed.then_some(KilledBy::Rival));
+                    round.victims.clear();
+                }
+            }));
+            claims.iter().find(|claim| claim.what == FIRST).and_then(|claim| claim.holds)
+        };
+        assert_eq!(of(false, false), Some(true));
+        assert_eq!(of(true, false), Some(false), "memory was never back");
+        assert_eq!(of(false, true), Some(false), "it was killed above the threshold");
     }
 
     fn times(change: impl Fn(&Round) -> Option<u64>) -> Vec<&'static str> {
