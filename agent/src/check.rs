@@ -161,7 +161,7 @@ fn mib(bytes: Bytes) -> u64 {
 fn state_row(state: &StateDirectory) -> Row {
     let found = state.trouble().unwrap_or_else(|| printable(&state.path.display().to_string()));
     let advice = "an undo after the death of all processes, and the next agent, find it there as long as the configured one \
-                  can only be read: set machine.stateDirectory to a directory that can be written to";
+                  can only be read: set machine.stateDirectory, or --state-directory of the unit, to a directory that can be written to";
     row("state directory", state.read_only.is_none(), found, advice)
 }
 

@@ -23,12 +23,12 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Of all nodes, and not of the configuration's alone; by the service account of the pod that this runs in unless the
-    /// configuration names a kubeconfig.
+    /// Clean up all nodes, and not the configuration's alone; by the service account of the pod that this runs in unless
+    /// the configuration names a kubeconfig.
     #[arg(long)]
     all_nodes: bool,
-    /// Of those nodes alone whose agent is gone: its newest heartbeat is older than ten minutes, two periods. Nodes with an
-    /// agent are left as they are. By the same account.
+    /// Clean up those nodes alone whose agent is gone: its newest heartbeat is older than ten minutes, two periods. Nodes
+    /// with an agent are left as they are. By the same account.
     #[arg(long, conflicts_with = "all_nodes")]
     stale: bool,
 }

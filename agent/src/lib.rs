@@ -90,8 +90,8 @@ enum Command {
     /// Remove Plimsoll's conditions and taints from the objects of nodes in a cluster, and change nothing else: for when the
     /// agent was uninstalled.
     ClusterCleanup(cluster_cleanup::Arguments),
-    /// Let go of what an agent held whose processes were all killed: thaw cgroups, and continue stopped processes. Can remove
-    /// what agents keep on the machine as well.
+    /// Release what an agent left behind whose processes were all killed: thaw frozen cgroups, and continue stopped
+    /// processes. Can remove what agents keep on the machine as well.
     Undo(undo::Arguments),
     /// Do nothing until asked to end, as the pods of a DaemonSet have to that have done what they are for.
     #[command(hide = true)]

@@ -88,7 +88,7 @@ pub(crate) struct Arguments {
     /// Only against these rivals, separated by commas; the results are no part of the published ones.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(rivals::names()))]
     rivals: Vec<String>,
-    /// What the order of cells and of rivals, and the poll's moments, are drawn from.
+    /// Seed of the order of cells and of rivals, and of the random phase of polls.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Measure again what was measured of the same sources.
@@ -137,6 +137,12 @@ impl Arguments {
         if self.quick {
             return Ok(vec![cells::quick()]);
         }
+        let costs: Vec<&str> = self.costs().iter().map(|cell| cell.name).collect();
+        ensure!(
+            self.rivals.is_empty() || costs.is_empty(),
+            "--rivals has no effect on {}: leave out one or the other",
+            costs.join(", ")
+        );
         let mut chosen = cells::all();
         let costs = cost::CELLS.iter().map(|cell| cell.name.to_owned());
         let names: Vec<String> = chosen.iter().map(Cell::name).chain(costs).collect();
@@ -170,22 +176,29 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     install::all(&arguments.needs()?)?;
     let programs = Build::Release.copies(Processor::of(bench.kernel))?;
+    // What is measured has to be what the revision names.
+    let (before, now) = (&bench.revision, revision::of_all_but(&OTHERS)?);
+    ensure!(*before == now, "the sources were at {before} and are at {now} after building: run it again");
     let bench = Bench { programs: programs.path().to_owned(), ..bench };
-    let (mut claims, mut failures) = (Vec::new(), 0);
+    let (mut claims, mut failures) = (Vec::new(), Vec::new());
     let progress = Progress::new("cells", (plans.len() + costs.len()) as u64);
     if !costs.is_empty() {
         let (more, failed) = bench.costs(&costs, &progress)?;
         claims.extend(more);
-        failures += failed;
+        failures.extend(failed);
     }
     if !plans.is_empty() {
         let (more, failed) = bench.races(plans, &progress)?;
         claims.extend(more);
-        failures += failed;
+        failures.extend(failed);
     }
     let broken = claim::broken(&claims);
     ensure!(broken.is_empty(), "does not hold: {}", broken.join(", "));
-    ensure!(failures == 0, "{failures} cells could not be measured with all of their rounds");
+    let left = failures.join(", ");
+    ensure!(
+        left.is_empty(),
+        "not measured, or with fewer rounds than planned: {left}; the same command goes on with them"
+    );
     Ok(())
 }
 
@@ -241,10 +254,10 @@ impl Bench {
         lock.map(|_lock| measure()).transpose()
     }
 
-    /// Has rivals meet these cells, and publishes all of which there are results. Gives what has to hold, and how many
+    /// Has rivals meet these cells, and publishes all of which there are results. Gives what has to hold, and which cells
     /// could not be measured, or only in part.
-    fn races(&self, plans: Vec<(Cell, Plan)>, progress: &Progress) -> anyhow::Result<(Vec<Claim>, usize)> {
-        let (mut failed, mut skipped, mut parts) = (Vec::new(), Vec::new(), 0);
+    fn races(&self, plans: Vec<(Cell, Plan)>, progress: &Progress) -> anyhow::Result<(Vec<Claim>, Vec<String>)> {
+        let (mut failed, mut skipped, mut parts) = (Vec::new(), Vec::new(), Vec::new());
         for (cell, plan) in plans {
             match self.alone(&cell.name(), || self.cell(&cell, plan, progress)) {
                 Ok(None) => {
@@ -254,7 +267,7 @@ impl Bench {
                 Ok(Some(None)) => {}
                 Ok(Some(Some(part))) => {
                     progress.line(&format!("A PART of {}: {part}", cell.name()));
-                    parts += 1;
+                    parts.push(cell.name());
                 }
                 Err(error) => {
                     progress.line(&format!("NOT RUN {}: {error:#}", cell.name()));
@@ -263,8 +276,8 @@ impl Bench {
             }
             progress.step();
         }
-        let failures = failed.len() + parts;
-        Ok((self.publish(failed, &skipped)?, failures))
+        parts.extend(failed.iter().map(|one| one.cell.name()));
+        Ok((self.publish(failed, &skipped)?, parts))
     }
 
     /// Has a cell among the results: what was measured of it before in the same sources, and the rest of it now. Gives how
@@ -300,8 +313,16 @@ impl Bench {
         if let (Some(part), Some(published)) = (&part, published)
             && published.measured.rounds.len() > kept.measured.rounds.len()
         {
-            let of = published.measured.rounds.len();
-            bail!("there are {part}, and the results that are published have {of} of {}", published.revision);
+            let (of, revision) = (published.measured.rounds.len(), published.revision);
+            // What these rounds have shown is not lost with them.
+            let seen = verdicts::claims(&[Done { cell: cell.clone(), kept, again: None }], std::slice::from_ref(cell));
+            let broken = claim::broken(&seen);
+            let broken = if broken.is_empty() {
+                String::new()
+            } else {
+                format!("; in them does not hold: {}", broken.join(", "))
+            };
+            bail!("there are {part}{broken}; the results that are published have {of} of {revision}");
         }
         self.results.save(&cell.name(), &kept)?;
         Ok(part)
@@ -320,6 +341,8 @@ impl Bench {
         let stopped = self.stopped(cell).filter(|it| revision::is_same(&it.revision, &self.revision));
         let Some(stopped) = stopped else { return Ok(found) };
         let found = match found {
+            // It was begun after that was complete, to measure it again.
+            Some(_) if is_same(&stopped) => Some(stopped),
             Some(mut found) => {
                 // Of the rest of that, and not of another run.
                 if stopped.plan == found.rest() && stopped.seed == self.seed_after(&found) {
@@ -630,6 +653,10 @@ mod tests {
         printed(&Kept { revision: "abd".into(), measured: Measured::default(), ..kept.clone() }, rest);
         let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("all rounds");
         assert_eq!(found.measured.rounds.len(), kept.measured.rounds.len(), "those are of other sources");
+        // --again was killed after two rounds.
+        printed(&Kept { measured: Measured::default(), ..kept.clone() }, first);
+        let found = bench.found_before(&cell, &kept.plan).expect("readable").expect("two rounds");
+        assert_eq!(found.measured.rounds.len(), 2);
     }
 
     /// A run of the sources of [`sample`].
@@ -739,11 +766,11 @@ mod tests {
         one.before.save_as(&one.before.path("anon", BEGUN), &kept).expect("written");
         let (_, failures) =
             other.races(vec![(cell.clone(), kept.plan.clone())], &Progress::new("cells", 1)).expect("tables");
-        assert_eq!((failures, one.before.path("anon", BEGUN).is_file()), (0, true));
+        assert_eq!((failures.len(), one.before.path("anon", BEGUN).is_file()), (0, true));
         other.is_asked = true;
         let error = other.alone("anon", || Ok(4)).expect_err("it is taken").to_string();
         assert_eq!(error, TAKEN);
         let (_, failures) = other.races(vec![(cell, kept.plan)], &Progress::new("cells", 1)).expect("tables");
-        assert_eq!(failures, 1);
+        assert_eq!(failures, ["anon"]);
     }
 }

@@ -24,7 +24,7 @@ use crate::{cluster as cluster_of_tests, install, rounds, run, vm};
 /// What is compared, in this order, and what each stands for.
 const WATCHERS: [(&str, &str); 3] = [
     ("poll-10s", "a sample every 10 s, as the kubelet takes it"),
-    ("psi", "a pressure trigger of the kernel"),
+    ("psi", "a PSI trigger of the kernel"),
     ("ebpf", "Plimsoll, woken by an event of the kernel"),
 ];
 
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// Where the picture is written.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// What the poll's moments are drawn from.
+    /// Seed of the random phase of polls.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Use this machine's own kernel instead of a virtual machine: as root, with programs in the kernel as the only

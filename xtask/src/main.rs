@@ -39,7 +39,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Builds the kernel side and runs the tests, installing first what is missing.
+/// Builds, tests, measures and releases Plimsoll, installing first what is missing.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct Arguments {
@@ -60,14 +60,14 @@ enum Command {
     Cluster(cluster::Arguments),
     /// Write the completions of the agent's command line for each shell into a directory.
     Completions(command_line::Arguments),
-    /// Show the same growing process met by a poll, a pressure trigger and Plimsoll, on a real kernel.
+    /// Show the same growing process met by a poll, a PSI trigger and Plimsoll, on a real kernel.
     Demo(demo::Arguments),
     /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
     Fuzz(fuzz::Arguments),
     /// Write the agent's man pages into a directory.
     Man(command_line::Arguments),
     /// Build what is published into target/release-files: the agent for each processor, its SBOMs, their image
-    /// for containers and all checksums.
+    /// for containers, what is installed beside the binary (plimsoll-share.tar.gz) and all checksums.
     #[command(visible_alias = "dist")]
     Release,
     /// Run the tests: formatting, lints, every test of the workspace, and those on real kernels in virtual machines.

@@ -113,7 +113,8 @@ pub struct Machine {
     /// the runtime's.
     #[serde(with = "As::<Place>")]
     pub image_root: Option<PathBuf>,
-    /// The same for writable layers of containers, and containerfs. Empty for the directory of imageRoot.
+    /// The directory in which the container runtime keeps writable layers of containers (containerfs). Empty for that of
+    /// imageRoot.
     #[serde(with = "As::<Place>")]
     pub container_root: Option<PathBuf>,
 }

@@ -16,16 +16,18 @@ use crate::picture::{self, Area, Drawn, GREY, MIB, THRESHOLD, Words, float};
 use crate::statistics::NEVER;
 
 /// Pixels: of the whole, of what is above the panels, of the times' panel, of a row, and of what is below the rows.
-const WIDTH: u32 = 1280;
-const HEADER: u32 = 92;
-const TIMES: u32 = 820;
-const ROW: u32 = 46;
+///
+/// Text of 15 pixels in so many is 7.5 points where the plot is 170 mm wide, as on a page of A4.
+const WIDTH: u32 = 960;
+const HEADER: u32 = 106;
+const TIMES: u32 = 600;
+const ROW: u32 = 40;
 const FOOTER: u32 = 100;
 /// Pixels for the names of rivals, and above the rows for the names of lines.
 const NAMES: u32 = 170;
-const LINES: u32 = 24;
+const LINES: u32 = 26;
 /// Pixels that a letter of the legend takes at most.
-const LETTER: i32 = 7;
+const LETTER: i32 = 8;
 /// The radius of what stands for a round, in pixels.
 const ROUND: i32 = 3;
 /// Where in a row of height 1 the rounds are, over how much they are spread, and where the moments before are.
@@ -72,7 +74,7 @@ fn draw(file: &Path, done: &Done) -> anyhow::Result<()> {
 fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
     const LEFT: i32 = 16;
     let measured = &kept.measured;
-    area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(17, HPos::Left), (LEFT, 16))?;
+    area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(18, HPos::Left), (LEFT, 18))?;
     let from = format!(
         "Linux {}, {} MiB, emulated at 2 ns an instruction; {}, revision {}",
         measured.kernel,
@@ -80,28 +82,28 @@ fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
         kept.date,
         kept.revision
     );
-    area.draw_text(&from, &text(12, HPos::Left), (LEFT, 36))?;
+    area.draw_text(&from, &text(14, HPos::Left), (LEFT, 42))?;
     let label = |what: &str, x: &mut i32, y: i32| {
         let mark = *x + 9;
-        area.draw_text(what, &text(13, HPos::Left), (*x + 24, y))?;
+        area.draw_text(what, &text(15, HPos::Left), (*x + 24, y))?;
         *x += 48 + LETTER * i32::try_from(what.len()).unwrap_or(0);
         Ok::<_, Box<dyn std::error::Error>>((mark, y))
     };
     let mut x = LEFT;
     for family in Family::ALL {
-        let place = label(family.name(), &mut x, 58)?;
+        let place = label(family.name(), &mut x, 68)?;
         area.draw(&Circle::new(place, 5, family.colour().filled()))?;
     }
     let mut x = LEFT;
-    let place = label("a round", &mut x, 80)?;
+    let place = label("a round", &mut x, 92)?;
     area.draw(&Circle::new(place, ROUND, GREY.mix(0.35).filled()))?;
-    let (at, y) = label("median", &mut x, 80)?;
+    let (at, y) = label("median", &mut x, 92)?;
     area.draw(&PathElement::new([(at, y - 7), (at, y + 7)], BLACK.stroke_width(2)))?;
-    let (at, y) = label("its 95 % interval", &mut x, 80)?;
+    let (at, y) = label("its 95 % interval", &mut x, 92)?;
     area.draw(&PathElement::new([(at - 8, y), (at + 8, y)], GREY.stroke_width(4)))?;
-    let place = label("awake, median", &mut x, 80)?;
+    let place = label("awake, median", &mut x, 92)?;
     area.draw(&TriangleMarker::new(place, 6, GREY.filled()))?;
-    let (at, y) = label("growth stopped, median", &mut x, 80)?;
+    let (at, y) = label("growth stopped, median", &mut x, 92)?;
     area.draw(&Rectangle::new([(at - 4, y - 4), (at + 4, y + 4)], GREY.stroke_width(2)))?;
     Ok(())
 }
@@ -119,7 +121,7 @@ fn times(panel: &Area<'_>, measured: &Measured) -> Drawn {
     let (never, end) = if has_never { (high * 1.6, high * 2.0) } else { (high, high * 1.1) };
     let place = |ns| in_ms(ns).min(never);
     let mut chart = builder(panel, NAMES).build_cartesian_2d((low * 0.9..end).log_scale(), rows())?;
-    frame(&mut chart, "ms from the crossing of the threshold until memory was back", &|ms| {
+    frame(&mut chart, "ms from the crossing until memory was back", &|ms| {
         // A power of ten.
         if *ms < 0.9 { format!("{ms:.2}").trim_end_matches('0').to_owned() } else { format!("{ms:.0}") }
     })?;
@@ -131,8 +133,15 @@ fn times(panel: &Area<'_>, measured: &Measured) -> Drawn {
         let name = format!("not within {} s", measured.limit_ns / 1_000_000_000);
         line(panel, &mut chart, never, (&name, HPos::Right), THRESHOLD)?;
     }
+    let mut has_early = false;
     for (row, (name, family)) in RIVALS.into_iter().enumerate() {
         spread(&mut chart, row, family.colour(), &MEMORY_BACK, measured, name, &place)?;
+        let early = measured.of(name).filter(|round| round.has_acted() && round.is_before_crossing());
+        for number in 0..early.count() {
+            let at = (low, middle(row) + ROUNDS_AT + SPREAD * scatter(number));
+            chart.draw_series([Circle::new(at, ROUND, family.colour().stroke_width(1))])?;
+            has_early = true;
+        }
         let moments_at = middle(row) + MOMENTS_AT;
         if let Some(awake) = moment(&AWAKE, name).map(|ms| ms.min(never)) {
             chart.draw_series([TriangleMarker::new((awake, moments_at), 6, family.colour().filled())])?;
@@ -141,6 +150,9 @@ fn times(panel: &Area<'_>, measured: &Measured) -> Drawn {
             let square = Rectangle::new([(-4, -4), (4, 4)], family.colour().stroke_width(2));
             chart.draw_series([EmptyElement::at((stopped, moments_at)) + square])?;
         }
+    }
+    if has_early {
+        line(panel, &mut chart, low, ("○ before the crossing", HPos::Center), THRESHOLD)?;
     }
     Ok(())
 }
@@ -180,8 +192,13 @@ fn middle(row: usize) -> f64 {
     rows().end - float(row as u64) - 0.5
 }
 
+/// Letters of so many pixels: the library writes sizes divided by 1.24 into an SVG.
+fn font(pixels: u32) -> (&'static str, f64) {
+    ("sans-serif", f64::from(pixels) * 1.24)
+}
+
 fn text(pixels: u32, side: HPos) -> TextStyle<'static> {
-    TextStyle::from(("sans-serif", pixels).into_font()).pos(Pos::new(side, VPos::Center))
+    TextStyle::from(font(pixels).into_font()).pos(Pos::new(side, VPos::Center))
 }
 
 fn builder<'a, 'b>(panel: &'a Area<'b>, names: u32) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
@@ -207,9 +224,10 @@ fn frame<X: Ranged<ValueType = f64> + ValueFormatter<f64>>(
         .disable_y_mesh()
         .disable_y_axis()
         .x_max_light_lines(0)
-        .x_label_style(("sans-serif", 13))
+        .x_labels(8)
+        .x_label_style(font(14))
         .x_label_formatter(format)
-        .axis_desc_style(("sans-serif", 14))
+        .axis_desc_style(font(15))
         .x_desc(what)
         .draw()?;
     let ends = chart.x_range();
@@ -225,7 +243,7 @@ fn frame<X: Ranged<ValueType = f64> + ValueFormatter<f64>>(
 fn names<X: Ranged<ValueType = f64>>(panel: &Area<'_>, chart: &Chart<'_, '_, X>, start: f64) -> Drawn {
     for (row, (name, family)) in RIVALS.into_iter().enumerate() {
         let (x, y) = in_panel(panel, chart, (start, middle(row)));
-        panel.draw_text(name, &text(14, HPos::Right).color(&family.colour()), (x - 10, y))?;
+        panel.draw_text(name, &text(15, HPos::Right).color(&family.colour()), (x - 10, y))?;
     }
     Ok(())
 }
@@ -241,7 +259,7 @@ fn line<X: Ranged<ValueType = f64>>(
     let ends = [(at, rows().start), (at, rows().end)];
     chart.draw_series(DashedLineSeries::new(ends, 6, 4, colour.stroke_width(1)))?;
     let (x, y) = in_panel(panel, chart, (at, rows().end));
-    panel.draw_text(name, &text(13, side).color(&colour), (x, y - 10))?;
+    panel.draw_text(name, &text(14, side).color(&colour), (x, y - 11))?;
     Ok(())
 }
 
@@ -265,7 +283,7 @@ fn spread<X: Ranged<ValueType = f64>>(
     let Some(summary) = figure.summary(measured, rival) else {
         let why = if measured.of(rival).next().is_some() { "not seen" } else { "NOT RUN" };
         // Right of a line near the start.
-        let label = Text::new(why, (24, 0), text(13, HPos::Left).color(&GREY));
+        let label = Text::new(why, (24, 0), text(14, HPos::Left).color(&GREY));
         chart.draw_series([EmptyElement::at((chart.x_range().start, middle(row))) + label])?;
         return Ok(());
     };
@@ -289,6 +307,7 @@ fn scatter(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measured::KilledBy;
     use super::super::sample;
     use super::*;
 
@@ -342,7 +361,22 @@ mod tests {
         let (times, _) = circles.split_at(done.kept.measured.rounds.len());
         let most = *times.iter().max().expect("rounds");
         assert_eq!(times.iter().filter(|x| **x == most).count(), 1);
-        assert!((750..=800).contains(&most), "{most} of a panel of {TIMES}");
+        assert!((530..=580).contains(&most), "{most} of a panel of {TIMES}");
+    }
+
+    #[test]
+    fn a_round_of_a_rival_that_killed_before_the_crossing_is_at_the_left_edge() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("anon.svg");
+        let mut done = sample();
+        let first = done.kept.measured.rounds.iter_mut().find(|round| round.rival == "earlyoom").expect("a round");
+        (first.killed_by, first.oom_kills) = (Some(KilledBy::Rival), 0);
+        (first.crossed_to_memory_back_ns, first.past_threshold_bytes) = (None, None);
+        draw(&file, &done).expect("it can be drawn");
+        let svg = std::fs::read_to_string(file).expect("it was written");
+        assert!(svg.lines().any(|line| line.trim() == "○ before the crossing"), "{svg}");
+        let is_hollow = |line: &&str| line.starts_with("<circle ") && line.contains("fill=\"none\"");
+        assert_eq!(svg.lines().filter(is_hollow).count(), 1, "{svg}");
     }
 
     #[test]

@@ -113,11 +113,12 @@ pub(super) fn short(done: &[Done], cells: usize, claims: &[Claim]) -> String {
     let heads: Vec<String> = heads.map(str::to_owned).into_iter().chain(figures).collect();
     text.push_str(&head(&heads));
     for rival in rivals::names() {
-        let (enough, grown): (Vec<&Done>, Vec<&Done>) = done.iter().partition(|one| one.cell.is_enough());
+        let enough: Vec<&Done> = done.iter().filter(|one| one.cell.is_enough()).collect();
+        let races: Vec<&Done> = done.iter().filter(|one| verdicts::can_be_lost(one)).collect();
         let all: Vec<&Done> = done.iter().collect();
         let mut cells = vec![
             rival.to_owned(),
-            of_rounds(&grown, rival, Round::is_lost),
+            of_rounds(&races, rival, Round::is_lost),
             if rival == KERNEL { "-".into() } else { of_rounds(&all, rival, Round::has_wrong_victim_of_rival) },
             of_rounds(&all, rival, Round::has_wrong_victim_of_oom_killer),
             of_rounds(&enough, rival, Round::has_victim),

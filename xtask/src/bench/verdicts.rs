@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::cells::Cell;
 use super::figures::{MEMORY_BACK, bare};
 use super::measured::{Failed, Round};
-use super::rivals::{self, BRAKE, EBPF, JUDGED};
+use super::rivals::{self, BRAKE, EBPF, JUDGED, KERNEL};
 use super::store::Done;
 use crate::claim::{self, Claim};
+use crate::revision;
 use crate::statistics::{Order, Ratio, Summary, share_at_most};
 
 /// How many times as long as after a bare kill it may take until memory is back.
@@ -26,9 +27,9 @@ const ALL: [&str; 5] = [RACES, WRONG, NEEDLESS, FIRST, BARE];
 pub(super) fn claims(done: &[Done], cells: &[Cell]) -> Vec<Claim> {
     let runs_out: fn(&Cell) -> bool = |cell| !cell.is_enough();
     let claims = [
-        (never(RACES, done, runs_out, Round::is_lost), runs_out),
+        (never(RACES, done, can_be_lost, Round::is_lost), runs_out),
         (never(WRONG, done, |_| true, Round::has_wrong_victim), |_| true),
-        (never(NEEDLESS, done, Cell::is_enough, Round::has_victim), Cell::is_enough),
+        (never(NEEDLESS, done, |one| one.cell.is_enough(), Round::has_victim), Cell::is_enough),
         (in_every_cell(FIRST, done, behind), runs_out),
         (in_every_cell(BARE, done, slower), runs_out),
     ];
@@ -44,12 +45,14 @@ fn so_far(claim: Claim, done: &[Done], cells: &[Cell], is_about: fn(&Cell) -> bo
     let failed = cells().filter_map(of).flat_map(|one| &one.kept.measured.failed);
     let is_judged = |one: &&Failed| one.rival.as_deref().is_some_and(|rival| JUDGED.contains(&rival));
     let failed = failed.filter(is_judged).filter(|one| one.has_begun).count();
-    let revisions = cells().filter_map(of).map(|one| &one.kept.revision[..]).collect::<BTreeSet<_>>().len();
+    let revisions = cells().filter_map(of).map(|one| &one.kept.revision[..]).collect::<BTreeSet<_>>();
+    let have_changes = revisions.iter().any(|revision| !revision::is_same(revision, revision));
     let all = cells().count();
     let left = [
         (missing > 0).then(|| format!("{missing} of {all} cells are not measured, or in part")),
         (failed > 0).then(|| format!("{failed} rounds failed")),
-        (revisions > 1).then(|| format!("cells are of {revisions} revisions")),
+        (revisions.len() > 1).then(|| format!("cells are of {} revisions", revisions.len())),
+        have_changes.then(|| "cells are of sources that no commit has".to_owned()),
     ];
     let left = left.into_iter().flatten().collect::<Vec<_>>();
     if left.is_empty() {
@@ -74,13 +77,20 @@ pub(super) fn share(seen: usize, n: usize) -> String {
     format!("{seen} of {n}{}", bound.unwrap_or_default())
 }
 
+/// Whether memory runs out in it and the OOM killer then kills, by the rounds of the kernel alone, where there are any: what
+/// finds no huge page is ended by SIGBUS.
+pub(super) fn can_be_lost(one: &Done) -> bool {
+    let alone = || one.kept.measured.of(KERNEL);
+    !one.cell.is_enough() && (alone().next().is_none() || alone().any(Round::is_lost))
+}
+
 /// That something is in no round of those that are judged, in the cells that it is about. Its bound is of all of them, and of
 /// each.
-fn never(what: &'static str, done: &[Done], is_about: fn(&Cell) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
+fn never(what: &'static str, done: &[Done], is_about: fn(&Done) -> bool, is_seen: fn(&Round) -> bool) -> Option<Claim> {
     let (mut found, mut broken, mut holds, mut each) = (Vec::new(), Vec::new(), true, BTreeSet::new());
     for rival in JUDGED {
         let (mut seen, mut all) = (0, 0);
-        for one in done.iter().filter(|one| is_about(&one.cell)) {
+        for one in done.iter().filter(|one| is_about(one)) {
             let here = one.kept.measured.of(rival).filter(|round| is_seen(round)).count();
             if here > 0 {
                 broken.push(format!("{here} in {}", one.cell.name()));
@@ -123,15 +133,19 @@ fn in_every_cell(what: &'static str, done: &[Done], judge: fn(&Done) -> Judged) 
     (!judged.is_empty()).then_some(Claim { what, found, holds })
 }
 
-/// How long memory takes to be back with eBPF; an error where it was not back after a round. Those in which the growth ended
-/// above the threshold, and nothing was killed, are left out.
-fn own(done: &Done) -> Option<Result<Summary, String>> {
+/// How long memory takes to be back with eBPF; a verdict where it was not back after a round. Those in which the growth ended
+/// above the threshold, and nothing was killed, are left out, and a cell that has no others decides nothing.
+fn own(done: &Done) -> Option<Result<Summary, (Option<bool>, String)>> {
+    let (name, played) = (done.cell.name(), done.kept.measured.of(EBPF).count());
     let rounds = || done.kept.measured.of(EBPF).filter(|round| round.memory_back_ns().is_some() || round.has_victim());
     let all = rounds().count();
     let summary = Summary::of(rounds().filter_map(|round| round.crossed_to_memory_back_ns));
     let n = summary.as_ref().map_or(0, |summary| summary.n);
-    let missing = || format!("{} (memory was back in {n} of {all} rounds)", done.cell.name());
-    (all > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
+    let missing = || match all {
+        0 => (None, format!("{name} (the threshold was crossed in 0 of {played} rounds)")),
+        _ => (Some(false), format!("{name} (memory was back in {n} of {all} rounds)")),
+    };
+    (played > 0).then(|| summary.filter(|summary| summary.n == all).ok_or_else(missing))
 }
 
 /// How long memory took to be back in the rounds in which a rival acted, which may be never: no time where it acted before the
@@ -145,7 +159,7 @@ fn acted(done: &Done, rival: &str) -> Option<Summary> {
 fn behind(done: &Done) -> Judged {
     let own = match own(done)? {
         Ok(own) => own,
-        Err(missing) => return Some((Some(false), missing)),
+        Err(judged) => return Some(judged),
     };
     let text = |summary: &Summary, rival| summary.text(MEMORY_BACK.text(&done.kept.measured, rival));
     let others = rivals::names().into_iter().filter(|name| ![EBPF, BRAKE].contains(name));
@@ -171,10 +185,12 @@ fn behind(done: &Done) -> Judged {
 
 /// How many times as long it takes as after a bare kill.
 fn slower(done: &Done) -> Judged {
-    let bare = bare(&done.kept.measured)?;
     let own = match own(done)? {
         Ok(own) => own,
-        Err(missing) => return Some((Some(false), missing)),
+        Err(judged) => return Some(judged),
+    };
+    let Some(bare) = bare(&done.kept.measured) else {
+        return Some((None, format!("{} (no bare kill was measured)", done.cell.name())));
     };
     let ratio = Ratio::of(&own, &bare);
     let interval = ratio.interval.map(|(low, high)| format!(" [{low:.2}, {high:.2}]")).unwrap_or_default();
@@ -257,6 +273,34 @@ mod tests {
         assert_eq!(of(false, false), Some(true));
         assert_eq!(of(true, false), Some(false), "memory was never back");
         assert_eq!(of(false, true), Some(false), "it was killed above the threshold");
+    }
+
+    #[test]
+    fn a_cell_in_which_nothing_is_crossed_decides_nothing() {
+        let claims = claims(&both(&|round| {
+            if round.rival == EBPF {
+                (round.past_threshold_bytes, round.crossed_to_memory_back_ns, round.killed_by) = (None, None, None);
+                round.victims.clear();
+            }
+        }));
+        for what in [FIRST, BARE] {
+            let claim = claims.iter().find(|claim| claim.what == what).expect("a claim");
+            let expected = "in 0 of 1 cells; undecided in anon (the threshold was crossed in 0 of 6 rounds)";
+            assert_eq!((claim.holds, &claim.found[..]), (None, expected));
+        }
+    }
+
+    #[test]
+    fn a_race_counts_where_the_kernel_alone_kills() {
+        let found = |kills: bool| {
+            let mut done = both(&|_| ());
+            for round in done[0].kept.measured.rounds.iter_mut().filter(|round| round.rival == KERNEL) {
+                round.oom_kills = u64::from(kills);
+            }
+            claims(&done).into_iter().find(|claim| claim.what == RACES).map(|claim| claim.found)
+        };
+        assert!(found(true).expect("a claim").starts_with("0 of 6 (at most"));
+        assert_eq!(found(false), None);
     }
 
     fn times(change: impl Fn(&Round) -> Option<u64>) -> Vec<&'static str> {
@@ -364,6 +408,11 @@ mod tests {
         older[1].kept.revision = "older".into();
         let expected = [Some(true), None, Some(true), Some(true), Some(true)];
         assert_eq!(holds(&older, &own), expected, "what is about both is of no sources as they are");
+        let mut changed = both(&|_| ());
+        for one in &mut changed {
+            one.kept.revision.push_str(" with changes");
+        }
+        assert_eq!(holds(&changed, &own), [None; 5], "no commit has what was measured");
         let mut broken = both(&|round| round.oom_kills += u64::from(is(round, EBPF)));
         broken.pop();
         assert_eq!(holds(&broken, &all)[0], Some(false));
@@ -376,7 +425,13 @@ mod tests {
         assert_eq!(not_run(&claims(&[])), ALL);
         let mut without = sample();
         without.kept.measured.bare_kills.clear();
-        assert_eq!(not_run(&claims(&[without])), [NEEDLESS, BARE]);
+        let claims = claims(&[without]);
+        assert_eq!(not_run(&claims), [NEEDLESS]);
+        let bare = claims.iter().find(|claim| claim.what == BARE).expect("a claim");
+        assert_eq!(
+            (bare.holds, &bare.found[..]),
+            (None, "in 0 of 1 cells; undecided in anon (no bare kill was measured)")
+        );
     }
 
     #[test]

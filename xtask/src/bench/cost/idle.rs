@@ -160,7 +160,7 @@ pub(super) fn table(idle: &Idle) -> String {
         "charged, MiB",
         "descriptors",
     ];
-    let mut text = head(&heads.map(str::to_owned));
+    let mut text = format!("Windows {}.\n\n{}", lengths(idle), head(&heads.map(str::to_owned)));
     for at in surroundings(idle) {
         for watcher in &watchers {
             let of = |figure: fn(&Window) -> Option<u64>| summary(idle, watcher, at, figure);
@@ -199,6 +199,16 @@ pub(super) fn table(idle: &Idle) -> String {
     }
     let versions: Vec<String> = idle.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     text + "\nVersions: " + &versions.join(", ") + ".\n"
+}
+
+/// How long they are, by their median.
+fn lengths(idle: &Idle) -> String {
+    let of = |storm: bool| {
+        let windows = idle.windows.iter().filter(|window| window.storm == storm);
+        let seconds = Summary::of(windows.map(|window| window.elapsed_ns))?.median / 1_000_000_000;
+        Some(format!("of {seconds} s {}", if storm { "in a storm" } else { "at rest" }))
+    };
+    [of(false), of(true)].into_iter().flatten().collect::<Vec<_>>().join(", and ")
 }
 
 /// What a thread of the agent did.

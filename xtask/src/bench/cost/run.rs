@@ -7,13 +7,13 @@ use crate::debian_root;
 use crate::progress::Progress;
 
 impl Bench {
-    /// Measures these cells of costs and publishes all of which there are results. Gives what has to hold, and how many
+    /// Measures these cells of costs and publishes all of which there are results. Gives what has to hold, and which cells
     /// could not be measured.
     pub(in crate::bench) fn costs(
         &self,
         cells: &[&CostCell],
         progress: &Progress,
-    ) -> anyhow::Result<(Vec<Claim>, usize)> {
+    ) -> anyhow::Result<(Vec<Claim>, Vec<String>)> {
         let (mut failed, mut skipped) = (Vec::new(), Vec::new());
         for cell in cells {
             match self.alone(cell.name, || self.cost(cell, progress)) {
@@ -43,7 +43,7 @@ impl Bench {
         let text = whole(self.kernel, &known, &claims);
         self.write(&format!("{}-cost", self.kernel), &text)?;
         println!("\n{text}");
-        Ok((claims, failed.len()))
+        Ok((claims, failed.into_iter().map(|(name, _)| name.to_owned()).collect()))
     }
 
     /// Has a cell of costs among the results.
