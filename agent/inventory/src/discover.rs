@@ -61,6 +61,9 @@ pub struct Discovery {
     /// Owners with more workloads than they may have that cannot be one workload, because they hold something which must
     /// not be touched.
     pub exceeding: usize,
+    /// The first directory that could not be opened or listed although it may be there, as without a free descriptor, and
+    /// why: there may be workloads below it.
+    pub unread: Option<(Vec<u8>, Errno)>,
 }
 
 /// Walks the tree. The cost of one owner is bounded: the walk leaves its subtree where it has too many workloads.
@@ -165,10 +168,11 @@ impl<'w> Walk<'w> {
         path.extend_from_slice(name);
         let (how, pattern) = self.patterns.find(path);
         let pod = of_root(self.patterns.pod(path), standing);
-        // What is removed while this walks is no workload.
-        if (how != Match::Not || pod != PodPath::Not)
-            && let Ok(fd) = open_child(parent, name)
-        {
+        let opened = (how != Match::Not || pod != PodPath::Not).then(|| open_child(parent, name));
+        if let Some(Err(errno)) = opened {
+            self.note(path, errno);
+        }
+        if let Some(Ok(fd)) = opened {
             let standing_here = standing.of_child(fd.as_fd(), path.len());
             let pod = of_root(pod, standing_here);
             let is_boundary = standing.boundary.is_none() && standing_here.boundary.is_some();
@@ -199,11 +203,22 @@ impl<'w> Walk<'w> {
         if depth == self.bounds.depth {
             return;
         }
-        for name in children(fd).unwrap_or_default() {
+        let children = children(fd).unwrap_or_else(|errno| {
+            self.note(path, errno);
+            Vec::new()
+        });
+        for name in children {
             self.visit(fd, path, &name, depth + 1, standing);
             if self.is_exceeded {
                 return;
             }
+        }
+    }
+
+    /// Notes a directory that cannot be read. What is removed while this walks is no workload, nor is what may not be read.
+    fn note(&mut self, path: &[u8], errno: Errno) {
+        if ![Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&errno) {
+            self.found.unread.get_or_insert_with(|| (path.to_vec(), errno));
         }
     }
 

@@ -277,7 +277,11 @@ impl Inventory {
         let count = self.config.max_workloads.min(SLOTS);
         match self.find(&self.config.patterns, Bounds { count, ..Bounds::default() }) {
             Ok(discovery) => {
-                sink.trouble("walk", None);
+                let unread = discovery.unread.as_ref().map(|(path, errno)| {
+                    format!("cannot read {}: {errno}; workloads below it are kept as they were", path.escape_ascii())
+                });
+                let is_whole = unread.is_none();
+                sink.trouble("walk", unread);
                 self.walk += 1;
                 for found in &discovery.workloads {
                     if let Some(known) = self.known.get_mut(&found.id) {
@@ -286,9 +290,12 @@ impl Inventory {
                         known.standing = Standing::of(found);
                     }
                 }
-                // Those that are known keep their slots: what is new cannot displace them.
+                // Those that are known keep their slots: what is new cannot displace them. Where a directory was not read, what
+                // is below it was not seen either, and what is gone is found by its own files or by the next walk.
                 let walk = self.walk;
-                self.close(|known| known.seen != walk, sink);
+                if is_whole {
+                    self.close(|known| known.seen != walk, sink);
+                }
                 (self.without_row, self.has_unopened) = (0, false);
                 for found in &discovery.workloads {
                     self.meet(found, sink);

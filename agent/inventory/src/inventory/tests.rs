@@ -279,7 +279,7 @@ fn slices_that_are_not_braked_are_reported() {
     let discovery = |workloads: &[&str], refused: &[&str]| Discovery {
         workloads: workloads.iter().map(|path| found(path)).collect(),
         refused: refused.iter().map(|path| path.as_bytes().to_vec()).collect(),
-        exceeding: 0,
+        ..Discovery::default()
     };
     for (discovery, expected) in [
         (discovery(&["a"], &[]), None),

@@ -1,0 +1,89 @@
+//! Walks in a process that has hardly a descriptor left. Its limit is of the whole process, so this is a program of its own.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use plimsoll_inventory::{Config, Inventory, Patterns, Protected, Sink, Update};
+use plimsoll_node::cgroup::Root;
+use plimsoll_policy::Uid;
+use plimsoll_policy::kubelet::Critical;
+use plimsoll_units::Pattern;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[derive(Default)]
+struct Sent {
+    gone: usize,
+    troubles: HashMap<&'static str, String>,
+}
+
+impl Sink for Sent {
+    fn update(&mut self, update: Update) {
+        self.gone += usize::from(matches!(update, Update::Gone(_)));
+    }
+
+    fn protect(&mut self, _: &HashMap<Uid, Critical>, _: &[Uid]) -> bool {
+        true
+    }
+
+    fn trouble(&mut self, tried: &'static str, text: Option<String>) {
+        match text {
+            Some(text) => self.troubles.insert(tried, text),
+            None => self.troubles.remove(tried),
+        };
+    }
+}
+
+fn cgroup(tree: &Path, name: &str) {
+    let folder = tree.join(name);
+    fs::create_dir_all(&folder).expect("writable");
+    for (file, text) in [("cgroup.events", "populated 1\n"), ("memory.current", "4096\n"), ("memory.low", "0\n")] {
+        fs::write(folder.join(file), text).expect("writable");
+    }
+}
+
+#[test]
+fn no_workload_is_closed_because_a_directory_above_it_could_not_be_read() {
+    const WORKLOADS: [&str; 3] =
+        ["work.slice/a.slice/b.slice/1", "work.slice/a.slice/b.slice/2", "work.slice/a.slice/3"];
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    for name in ["work.slice", "work.slice/a.slice", "work.slice/a.slice/b.slice"].iter().chain(&WORKLOADS) {
+        cgroup(tree.path(), name);
+    }
+    let mut inventory = Inventory::new(Config {
+        root: Root::open(tree.path()).expect("it is there"),
+        patterns: Patterns {
+            workloads: vec![Pattern::parse("work.slice/**").expect("a pattern")],
+            never: Vec::new(),
+            pods: None,
+        },
+        priorities: vec![0],
+        protected: Protected::default(),
+        slices: Vec::new(),
+        brakes: None,
+        max_brakes: 16,
+        max_workloads: 9,
+        counts_tasks: false,
+    });
+    let mut sent = Sent::default();
+    inventory.discover(&mut sent);
+    assert_eq!((inventory.workloads(), sent.troubles.len()), (3, 0), "{:?}", sent.troubles);
+    let (all, next) = (getrlimit(Resource::Nofile), fs::File::open(tree.path()).expect("readable").as_raw_fd());
+    let mut in_part = 0;
+    for free in 0..12 {
+        let current = Some(u64::try_from(next).expect("a descriptor") + free);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: all.maximum }).expect("lowered");
+        inventory.discover(&mut sent);
+        setrlimit(Resource::Nofile, all).expect("raised");
+        assert_eq!((inventory.workloads(), sent.gone), (3, 0), "with {free} descriptors");
+        let trouble = sent.troubles.get("walk").map_or("", |text| &text[..]);
+        in_part += usize::from(trouble.starts_with("cannot read work.slice"));
+    }
+    assert!(in_part > 0, "no walk got on and did not see all");
+    inventory.discover(&mut sent);
+    assert_eq!((sent.gone, sent.troubles.len()), (0, 0), "{:?}", sent.troubles);
+    fs::remove_dir_all(tree.path().join(WORKLOADS[0])).expect("writable");
+    inventory.discover(&mut sent);
+    assert_eq!((inventory.workloads(), sent.gone), (2, 1), "what is gone is closed");
+}
