@@ -38,7 +38,8 @@ pub(crate) fn main(Arguments { options, all_nodes, stale }: &Arguments) -> anyho
     let mut configuration = options.load(None)?;
     let cluster = &mut configuration.machine.cluster;
     cluster.in_cluster |= (*all_nodes || *stale) && cluster.kubeconfig.is_none();
-    let access = cluster_client::access(&configuration)?;
+    let account = configuration.machine.cluster.in_cluster.then(crate::supervisor::service_account);
+    let access = cluster_client::access(&configuration, account.as_ref())?;
     let address = access.resolve()?;
     cluster_client::runtime()?.block_on(async {
         let (client, _) = client(access, dial_to(address));

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use plimsoll_config::{ConfigError, Configuration, Problem};
 use plimsoll_kube::{Access, SERVICE_ACCOUNT, client, dial_to, list};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -15,13 +16,19 @@ use crate::services::{ClusterSettings, node_name};
 /// How long a list of pods may take in all: a person waits for it.
 const LIST: Duration = Duration::from_secs(5);
 
-/// Where the API server is, and what it is shown, by files of this process's own mounts.
+/// Where the API server is, and what it is shown: by the directory of the pod's service account, opened as
+/// [`service_account`](crate::supervisor::service_account) does, or a kubeconfig.
 ///
 /// # Errors
 /// Where no cluster is configured, or what is named cannot be read.
-pub(crate) fn access(configuration: &Configuration) -> anyhow::Result<Access> {
-    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let account = configuration.machine.cluster.in_cluster.then(|| openat(CWD, SERVICE_ACCOUNT, how, Mode::empty()));
+pub(crate) fn access(
+    configuration: &Configuration,
+    account: Option<&Result<OwnedFd, Errno>>,
+) -> anyhow::Result<Access> {
+    let account = account.map(|opened| match opened {
+        Ok(directory) => directory.try_clone().map_err(anyhow::Error::from),
+        Err(errno) => Err(anyhow::Error::from(*errno)),
+    });
     let account = account.transpose().with_context(|| format!("cannot open {SERVICE_ACCOUNT}"))?;
     ClusterSettings::access_of(configuration, account)?.ok_or_else(|| {
         let expected =
@@ -43,12 +50,16 @@ pub(crate) fn runtime() -> std::io::Result<Runtime> {
 ///
 /// # Errors
 /// Where it is not reached in time, or refuses.
-pub(crate) fn pods(configuration: &Configuration) -> anyhow::Result<String> {
-    pods_within(configuration, LIST)
+pub(crate) fn pods(configuration: &Configuration, account: Option<&Result<OwnedFd, Errno>>) -> anyhow::Result<String> {
+    pods_within(configuration, account, LIST)
 }
 
-fn pods_within(configuration: &Configuration, limit: Duration) -> anyhow::Result<String> {
-    let (access, node) = (access(configuration)?, node_name(configuration)?);
+fn pods_within(
+    configuration: &Configuration,
+    account: Option<&Result<OwnedFd, Errno>>,
+    limit: Duration,
+) -> anyhow::Result<String> {
+    let (access, node) = (access(configuration, account)?, node_name(configuration)?);
     let runtime = runtime()?;
     let asked = async {
         // A resolver may take longer, and cannot be ended.
@@ -96,11 +107,11 @@ mod tests {
         let away = of(&TcpListener::bind("127.0.0.1:0").expect("a port"));
         for (address, expected) in [(away, "does not list the pods of node n1"), (of(&silent), "within 300ms")] {
             let (configuration, begun) = (configuration(&folder, &address), Instant::now());
-            let error = pods_within(&configuration, Duration::from_millis(300)).expect_err("nothing answers");
+            let error = pods_within(&configuration, None, Duration::from_millis(300)).expect_err("nothing answers");
             assert!(format!("{error:#}").contains(expected), "{address}: {error:#}");
             assert!(begun.elapsed() < LIST, "{address}: {:?}", begun.elapsed());
         }
-        let none = pods(&Configuration::default()).expect_err("no cluster is configured");
+        let none = pods(&Configuration::default(), None).expect_err("no cluster is configured");
         assert!(none.is::<ConfigError>() && none.to_string().contains("machine.cluster.kubeconfig"), "{none}");
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use plimsoll_config::Configuration;
-use plimsoll_cri::{SOCKET_ACTIVATED, USUAL_SOCKETS, socket_path};
+use plimsoll_cri::{USUAL_SOCKETS, socket_path};
 use plimsoll_inventory::identify;
 use plimsoll_node::process::{self, Pid};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -44,7 +44,7 @@ pub(crate) type Listeners = [Option<Pid>; MOST_SOCKETS];
 /// that the kernel names.
 pub(crate) fn sockets(configuration: &Configuration) -> Vec<PathBuf> {
     let configured = configuration.runtime_endpoint().and_then(|(endpoint, _)| socket_path(&endpoint).ok());
-    let usual = USUAL_SOCKETS.iter().map(|(_, path)| *path).filter(|path| *path != SOCKET_ACTIVATED).map(PathBuf::from);
+    let usual = USUAL_SOCKETS.iter().map(|(_, path)| PathBuf::from(path));
     let root = configuration.kubelet_root();
     let kubelet = KUBELET_SOCKETS.iter().map(|name| root.join(name));
     let is_other = |path: &PathBuf| Some(path) != configured.as_ref();

@@ -14,12 +14,16 @@ use plimsoll_node::cgroup::{Handle, PageCache, Purpose, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::limits::TaskLimits;
 use plimsoll_node::meminfo::{MemInfo, MemReading};
+use plimsoll_node::namespaces;
 use plimsoll_policy::{Protected as Why, Uid};
 use plimsoll_replay::printable;
 use plimsoll_report::trace::{self, Memory, Owner, Sample, Slice, Tasks, Workload};
 use plimsoll_units::{Bytes, MonotonicNs};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 
 use crate::pods_command::runtime::sandboxes;
+use crate::replay::PodList;
 use crate::services::{Listed, PodReader, StaticFound, at, facts_of, find_static};
 use crate::{cluster_client, node_services};
 
@@ -97,6 +101,31 @@ pub(crate) fn selected(configuration: &Configuration, root: &Root, protected: &P
     (evictable, found.refused.iter().filter(|path| !is_pod(path)).count())
 }
 
+/// What is of this process's own mounts, which may be a container's: the list of pods that an argument names, and the pod's
+/// service account.
+#[derive(Default)]
+pub(crate) struct Own {
+    pub(crate) list: Option<PodList>,
+    pub(crate) account: Option<Result<OwnedFd, Errno>>,
+}
+
+impl Own {
+    /// Reads it, and enters the machine's namespaces then, where a container runtime made others. Where that is not
+    /// possible, that is printed, and what is seen is a part of the machine. For a process of one thread.
+    ///
+    /// # Errors
+    /// Where the list cannot be read.
+    pub(crate) fn read_and_enter(list: Option<&Path>, configuration: &Configuration) -> anyhow::Result<Self> {
+        let list = PodList::read(list)?;
+        let account = configuration.machine.cluster.in_cluster.then(crate::supervisor::service_account);
+        let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));
+        if let Err(error) = entered {
+            crate::log::complain(&format!("a part of this machine is seen, if anything: {error}"));
+        }
+        Ok(Self { list, account })
+    }
+}
+
 /// What is known of pods, and what they are called.
 #[derive(Default)]
 struct Known {
@@ -108,8 +137,8 @@ struct Known {
 
 impl Known {
     /// From a list of pods in a file.
-    fn read(path: &Path, configuration: &Configuration) -> anyhow::Result<Self> {
-        Self::parsed(&crate::replay::content(path)?, path.display().to_string(), configuration)
+    fn of_list(list: &PodList, configuration: &Configuration) -> anyhow::Result<Self> {
+        Self::parsed(&list.bytes, list.path.display().to_string(), configuration)
     }
 
     /// From a list of pods, and from the manifests of static pods. Of one that cannot be read nothing is known, which is printed.
@@ -148,14 +177,16 @@ impl Known {
         Self { pods, names, source: None }
     }
 
-    /// What `machine.podFacts` says, or the API server of `machine.cluster`, in the place of which a file may be. Where that
+    /// What `machine.podFacts` says, or the API server of `machine.cluster`, in the place of which a list may be. Where that
     /// cannot be read, that is printed.
-    fn configured(configuration: &Configuration, in_place_of_cluster: Option<&Path>) -> Self {
+    fn configured(configuration: &Configuration, own: &Own) -> Self {
         let machine = &configuration.machine;
-        let read = match (machine.pod_facts.as_deref(), in_place_of_cluster) {
+        let read = match (machine.pod_facts.as_deref(), &own.list) {
             (None, _) if !machine.cluster.is_on() => return Self::default(),
-            (Some(file), _) | (None, Some(file)) => Self::read(file, configuration),
-            (None, None) => cluster_client::pods(configuration)
+            (Some(path), _) => crate::replay::content(path)
+                .and_then(|bytes| Self::parsed(&bytes, path.display().to_string(), configuration)),
+            (None, Some(list)) => Self::of_list(list, configuration),
+            (None, None) => cluster_client::pods(configuration, own.account.as_ref())
                 .and_then(|listed| Self::parsed(listed.as_bytes(), "the API server".to_owned(), configuration)),
         };
         let hint = if machine.pod_facts.is_none() { "; a list of them can be named with --pods" } else { "" };
@@ -167,22 +198,20 @@ impl Known {
 }
 
 impl Observer {
-    /// For the cgroup tree at `root`, if there is one.
-    /// `file`: a list of pods, which is read in place of asking the API server.
-    pub(crate) fn new(configuration: &Configuration, root: Option<&Path>, file: Option<&Path>) -> Self {
+    /// For the cgroup tree at `root`, if there is one. A list of pods in `own` counts in place of the API server's.
+    pub(crate) fn new(configuration: &Configuration, root: Option<&Path>, own: &Own) -> Self {
         let pods = crate::core::pod_root_of_known(configuration);
-        Self::with(configuration, root, pods, Known::configured(configuration, file))
+        Self::with(configuration, root, pods, Known::configured(configuration, own))
     }
 
-    /// The same, with pods as workloads also where nothing says what is known of them: what the list in `file` says, or
+    /// The same, with pods as workloads also where nothing says what is known of them: what the list in `own` says, or
     /// else `machine.podFacts` or the API server.
-    pub(crate) fn of_pods(
-        configuration: &Configuration,
-        root: Option<&Path>,
-        file: Option<&Path>,
-    ) -> anyhow::Result<Self> {
-        let read = |file| Known::read(file, configuration);
-        let known = file.map_or_else(|| Ok(Known::configured(configuration, None)), read)?;
+    ///
+    /// # Errors
+    /// Where that list cannot be parsed.
+    pub(crate) fn of_pods(configuration: &Configuration, root: Option<&Path>, own: &Own) -> anyhow::Result<Self> {
+        let read = |list| Known::of_list(list, configuration);
+        let known = own.list.as_ref().map_or_else(|| Ok(Known::configured(configuration, own)), read)?;
         Ok(Self::with(configuration, root, Some(crate::core::pod_root(configuration)), known))
     }
 
@@ -392,7 +421,7 @@ pub(crate) mod tests {
         fs::write(&facts, text).expect("writable");
         let configuration = format!("machine: {{podFacts: {}}}", facts.display());
         let configuration = plimsoll_config::parse(&configuration, "f").expect("it is in order");
-        let sample = Observer::new(&configuration, Some(dir.path()), None).sample();
+        let sample = Observer::new(&configuration, Some(dir.path()), &Own::default()).sample();
         let reported: Vec<_> = sample
             .workloads
             .iter()
@@ -414,7 +443,7 @@ pub(crate) mod tests {
         let text = "machine: {workloads: [{match: 'a.slice/*', priority: 3}], never: ['a.slice/db*'], \
                     slices: [{path: a.slice, evictionHard: {memory.available: 10%}}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let observer = Observer::new(&configuration, Some(dir.path()), None);
+        let observer = Observer::new(&configuration, Some(dir.path()), &Own::default());
         let first = observer.sample();
         assert_eq!(
             first.slices,

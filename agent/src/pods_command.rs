@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::explain::{all_needed, may_be_evicted, uid_of, words};
-use crate::observe::Observer;
+use crate::observe::{Observer, Own};
 use crate::options::Options;
 use crate::scanner::{LocalStorage, local_storage};
 use growth::{ContainerRow, Growth, OfPod, Swap, Tasks};
@@ -109,13 +109,13 @@ const DISK_TIME: Duration = Duration::from_secs(5);
 /// Lists, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
-    crate::replay::ensure_opens(arguments.pods.as_deref())?;
+    let own = Own::read_and_enter(arguments.pods.as_deref(), &configuration)?;
     let mode = CgroupMode::detect();
     if let Some(sentence) = mode.refusal() {
         bail!("no pod can be seen: {sentence}");
     }
     let file = arguments.pods.as_deref();
-    let observer = Observer::of_pods(&configuration, mode.root(), file)?;
+    let observer = Observer::of_pods(&configuration, mode.root(), &own)?;
     let disk = local_storage(configuration.kubelet_root(), configuration.pod_logs(), DISK_TIME);
     let mut rows = rows(&configuration, &observer, &disk, INTERVAL);
     if rows.is_empty() {
@@ -254,6 +254,7 @@ mod tests {
     use super::table::{HEAD, WIDE};
     use super::*;
     use crate::observe::tests::tree;
+    use crate::replay::PodList;
 
     const MIB: u64 = 1 << 20;
     const HASH: &str = "0123456789abcdef0123456789abcdef";
@@ -306,14 +307,18 @@ mod tests {
         (dir, plimsoll_config::parse(&never, "f").expect("it is in order"), file)
     }
 
+    fn own(file: Option<&Path>) -> Own {
+        Own { list: PodList::read(file).expect("readable"), account: None }
+    }
+
     fn listed(configuration: &Configuration, root: &Path, file: Option<&Path>) -> Vec<Row> {
-        let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
+        let observer = Observer::of_pods(configuration, Some(root), &own(file)).expect("the list is in order");
         let disk = LocalStorage { bytes: [(Uid::of(uid('1')), 7 * MIB)].into(), is_cut_short: false };
         rows(configuration, &observer, &disk, Duration::ZERO)
     }
 
     fn noted(configuration: &Configuration, root: &Path, file: Option<&Path>, rows: &[Row]) -> Vec<String> {
-        let observer = Observer::of_pods(configuration, Some(root), file).expect("the list is in order");
+        let observer = Observer::of_pods(configuration, Some(root), &own(file)).expect("the list is in order");
         notes(configuration, &observer, file, rows)
     }
 
@@ -384,7 +389,7 @@ mod tests {
         assert_eq!(cells, ["-", &uid('4'), "BestEffort", "-", "-", "5.0"]);
         let notes = noted(&configuration, dir.path(), None, &rows);
         assert!(notes.len() == 1 && notes[0].contains("--pods"), "{notes:?}");
-        assert!(Observer::of_pods(&configuration, Some(dir.path()), Some(Path::new("/none"))).is_err());
+        assert!(PodList::read(Some(Path::new("/none"))).is_err());
     }
 
     #[test]

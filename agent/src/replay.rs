@@ -112,13 +112,38 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
 }
 
 /// Reads a file and parses it.
-pub(crate) fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
-    let bytes = content(path)?;
-    parse(&bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
+fn parsed<T>(path: &Path, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
+    parsed_of(path, &content(path)?, parse)
+}
+
+fn parsed_of<T>(path: &Path, bytes: &[u8], parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
+    parse(bytes).map_err(|error| anyhow::anyhow!("{}:{}", path.display(), printable(&error.to_string())))
+}
+
+/// A list of pods in a file, as it is read.
+pub(crate) struct PodList {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl PodList {
+    /// Reads the one that is named, if one is, once: it may be a pipe.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where it cannot be opened, as for any other wrong argument.
+    pub(crate) fn read(path: Option<&Path>) -> anyhow::Result<Option<Self>> {
+        ensure_opens(path)?;
+        path.map(|path| Ok(Self { path: path.to_owned(), bytes: content(path)? })).transpose()
+    }
+
+    /// Parses it.
+    pub(crate) fn parsed<T>(&self, parse: fn(&[u8]) -> Result<T, ReadError>) -> anyhow::Result<T> {
+        parsed_of(&self.path, &self.bytes, parse)
+    }
 }
 
 /// Refuses a list of pods that cannot be opened, as any other wrong argument.
-pub(crate) fn ensure_opens(list: Option<&Path>) -> Result<(), ConfigError> {
+fn ensure_opens(list: Option<&Path>) -> Result<(), ConfigError> {
     let Some((path, error)) = list.and_then(|path| Some((path, File::open(path).err()?))) else { return Ok(()) };
     let (file, key) = (path.display().to_string(), String::new());
     Err(ConfigError(vec![Problem { file, line: None, key, value: None, expected: unreadable(&error) }]))

@@ -101,9 +101,8 @@ pub struct Machine {
     #[serde(with = "As::<Place>")]
     pub kubelet_root: Option<PathBuf>,
     /// The socket of the container runtime, an absolute path, which `run` asks for the names of pods, and to remove what is
-    /// unused where a disk is short. Empty for the kubelet's
-    /// `containerRuntimeEndpoint`, where it is read, else for the one that answers of the usual sockets, which `run` asks
-    /// with podFacts or a cluster alone.
+    /// unused where a disk is short. Empty for the kubelet's `containerRuntimeEndpoint`, where it is read, else for the one
+    /// that answers of the usual sockets (containerd, k3s, CRI-O), which `run` asks with podFacts or a cluster alone.
     #[serde(with = "As::<Place>")]
     pub runtime_socket: Option<PathBuf>,
     /// The Kubernetes API server.

@@ -54,7 +54,7 @@ pub use listed::{
     WritableLayer,
 };
 pub use runtime::Runtime;
-pub use sockets::{SOCKET_ACTIVATED, USUAL_SOCKETS, socket_path};
+pub use sockets::{USUAL_SOCKETS, socket_path};
 pub use stop::RunningPod;
 
 /// The messages, as they are compiled from `proto/runtime.proto`.

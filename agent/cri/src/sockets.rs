@@ -7,18 +7,16 @@ use crate::runtime::Runtime;
 use std::path::{Path, PathBuf};
 
 /// Where runtimes listen unless configured otherwise. containerd's is what a kubelet takes without configuration
-/// (`SetDefaults_KubeletConfiguration`); k3s and RKE2 bring a containerd of their own; the others are where crictl looks
+/// (`SetDefaults_KubeletConfiguration`); k3s and RKE2 bring a containerd of their own; CRI-O's is where crictl looks
 /// (`defaultRuntimeEndpoints` in cri-tools' `cmd/crictl`). `/var/run`, which some documents name, is a link to `/run`.
-pub const USUAL_SOCKETS: [(&str, &str); 4] = [
+///
+/// Not cri-dockerd's: the service manager listens there (`cri-docker.socket`), so that to connect is to start it. Where it is
+/// the runtime, it is named.
+pub const USUAL_SOCKETS: [(&str, &str); 3] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("k3s", "/run/k3s/containerd/containerd.sock"),
     ("CRI-O", "/run/crio/crio.sock"),
-    ("cri-dockerd", SOCKET_ACTIVATED),
 ];
-
-/// The one of them that its package has the service manager listen on (`cri-docker.socket`): a connection starts the
-/// runtime.
-pub const SOCKET_ACTIVATED: &str = "/run/cri-dockerd.sock";
 
 pub(crate) fn usual() -> String {
     USUAL_SOCKETS.map(|(runtime, path)| format!("{path} ({runtime})")).join(", ")

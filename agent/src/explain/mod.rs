@@ -25,7 +25,7 @@ use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
 use plimsoll_units::MonotonicNs;
 use serde_json::json;
 
-use crate::observe::Observer;
+use crate::observe::{Observer, Own};
 use crate::options::{Options, Output};
 
 const CODES: &str = "Exit codes: 0 done; 1 this machine's memory or the list of pods cannot be read; 2 wrong arguments or \
@@ -68,14 +68,14 @@ struct Answer<'a> {
 /// Explains, prints, and gives the exit code.
 pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
     let configuration = crate::supervisor::configuration(&arguments.options)?;
-    crate::replay::ensure_opens(arguments.pods.as_deref())?;
-    let listed = arguments.pods.as_deref().map(|file| crate::replay::parsed(file, read_pods)).transpose()?;
+    let own = Own::read_and_enter(arguments.pods.as_deref(), &configuration)?;
+    let listed = own.list.as_ref().map(|list| list.parsed(read_pods)).transpose()?;
     let listed = pods::Listed::of(listed);
     let mode = CgroupMode::detect();
     if let Some(sentence) = mode.refusal() {
         crate::log::complain(&format!("no workload can be seen: {sentence}"));
     }
-    let observer = Observer::new(&configuration, mode.root(), arguments.pods.as_deref());
+    let observer = Observer::new(&configuration, mode.root(), &own);
     let Some(reading) = observer.memory() else { anyhow::bail!("cannot read /proc/meminfo") };
     let victims = oom::victims(&reading, &listed);
     let places = thresholds::Places::new(&configuration, &observer);
@@ -211,7 +211,7 @@ mod tests {
         listed: &pods::Listed,
         oom: Vec<oom::Victim>,
     ) -> Answer<'a> {
-        let observer = Observer::new(configuration, Some(root), None);
+        let observer = Observer::new(configuration, Some(root), &Own::default());
         let reading = observer.memory().expect("this machine's memory");
         let places = thresholds::places(root, Err("there is no /proc".to_owned()), None);
         answer(configuration, &observer, &reading, oom, listed, &places)

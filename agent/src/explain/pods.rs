@@ -322,7 +322,7 @@ pub(super) mod tests {
         ));
         let text = "machine: {workloads: [{match: 'kubepods.slice/**'}]}";
         let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
-        let observer = Observer::new(&configuration, Some(dir.path()), None);
+        let observer = Observer::new(&configuration, Some(dir.path()), &crate::observe::Own::default());
         let sample = observer.sample();
         let cgroups = cgroups(&observer);
         assert_eq!(cgroups.len(), 6);
@@ -421,7 +421,7 @@ pub(super) mod tests {
         ] {
             let configuration =
                 plimsoll_config::parse(&format!("evictionPolicy: {book}"), "f").expect("it is in order");
-            let observer = Observer::new(&configuration, Some(dir.path()), None);
+            let observer = Observer::new(&configuration, Some(dir.path()), &crate::observe::Own::default());
             let sample = observer.sample();
             let cgroups = cgroups(&observer);
             let answer = super::answer(&configuration, &listed, &cgroups, &sample, Bytes(1000 * MIB), NOW);

@@ -266,7 +266,7 @@ mod tests {
         let cgroups = tree(&[("kubepods", 700, 0, 100, 0, 1000), ("a.slice", 5, 0, 0, 0, 0)]);
         let tasks = Ok(TaskReading { tasks: 200, pid_max: 4000, threads_max: 1000 });
         let configuration = plimsoll_config::parse(TEXT, "f").expect("it is in order");
-        let observer = Observer::new(&configuration, Some(cgroups.path()), None);
+        let observer = Observer::new(&configuration, Some(cgroups.path()), &crate::observe::Own::default());
         let sample = observer.sample();
         let mut reading = observer.memory().expect("this machine's memory");
         (reading.swap_total, reading.swap_free) = (Bytes::mib(4), Bytes::mib(3));

@@ -370,8 +370,8 @@ impl Serving {
     /// Gives the cluster what is to be reported, where that has changed.
     fn report(&mut self, mut cluster: Option<&mut Cluster>) {
         if let Some(cluster) = &mut cluster {
-            // An agent that waits for another one's end, as in each upgrade, is not in trouble, nor is one that only shadows.
-            let is_other = |source: Source| source == Source::Journal && (self.is_journal_held || self.keeps_nothing);
+            // An agent that waits for another one's end, as in each upgrade, is not in trouble.
+            let is_other = |source: Source| source == Source::Journal && self.is_journal_held;
             cluster.degrade(self.feed.failing().filter(|source| !is_other(*source)));
         }
         let is_due = self.has_named && self.offered != Some(self.outbox.version());
@@ -455,6 +455,13 @@ impl Serving {
         }
         self.feed.note(Source::PodFacts, file.is_read());
         if journal.is_none() {
+            self.lacks_journal();
+        }
+    }
+
+    /// Notes that there is none, which is no trouble where none is kept on purpose.
+    fn lacks_journal(&mut self) {
+        if !self.keeps_nothing {
             self.feed.note(Source::Journal, false);
         }
     }
@@ -465,7 +472,7 @@ impl Serving {
         let known = Known { pods: listed.pods, limits: listed.limits };
         match journal {
             Some(journal) => journal.keep(known.clone()),
-            None => self.feed.note(Source::Journal, false),
+            None => self.lacks_journal(),
         }
         self.outbox.learn(|uid| known.pods.contains_key(&uid));
         self.feed.learn(known, no_others);

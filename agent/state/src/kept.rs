@@ -16,7 +16,7 @@ const fn layout(magic: [u8; 8]) -> Layout {
     Layout { magic: u64::from_le_bytes(magic), row: 1, rows: 1 + KEPT_MOST / 8, is_row: |_| true }
 }
 
-static DECISIONS: Layout = layout(*b"PLIMKEPT");
+static DECISIONS: Layout = layout(*b"PLIMKEP2");
 static EVICTIONS: Layout = layout(*b"PLIMEVIC");
 
 /// The file, opened and mapped.

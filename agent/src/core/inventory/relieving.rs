@@ -2,12 +2,14 @@
 //! what came of them, by the kernel's word.
 
 use plimsoll_inventory::{
-    ContainerKind, ContainerNumber, CoreMessage, RAISED_WITHIN, RelaxOrder, Relief, ReliefMode, StopResult, Throttled,
+    ContainerKind, ContainerNumber, CoreMessage, RAISED_WITHIN, RelaxOrder, Relief, ReliefMode, StopOrder, StopResult,
+    Throttled,
 };
 use plimsoll_node::cgroup::{Handle, Root};
 use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::informing::order_by;
+use super::pod_socket::PodSocket;
 use super::{News, Thread};
 use crate::record::{ContainerRecord, fitting};
 
@@ -64,12 +66,18 @@ impl Thread {
         let orders: Vec<_> = self.handle.stops().collect();
         self.inform();
         for order in orders {
-            if !order_by(self.broker.as_ref(), self.pods.as_ref(), &CoreMessage::Stop(order)) {
+            if !send_stop(order, self.switches.is_off(), self.broker.as_ref(), self.pods.as_ref()) {
                 self.outgoing.send(News::Stop(StopResult { uid: order.uid, is_begun: false }));
                 self.outgoing.publish();
             }
         }
     }
+}
+
+/// Sends an order to stop a pod, and gives whether that was done. None is sent while a kill switch is thrown: the watching
+/// thread may have put it before it learnt of that.
+fn send_stop(order: StopOrder, is_off: bool, broker: Option<&PodSocket>, services: Option<&PodSocket>) -> bool {
+    !is_off && order_by(broker, services, &CoreMessage::Stop(order))
 }
 
 /// The limits of the container at this path, and of the cgroups around it; `None` where it is gone.
@@ -88,7 +96,24 @@ fn read(root: &Root, path: &[u8]) -> Option<Throttled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_inventory::CORE_MESSAGE;
+    use plimsoll_policy::Uid;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
     use std::fs;
+
+    #[test]
+    fn no_pod_is_stopped_while_a_kill_switch_is_thrown() {
+        let (services, core) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map(|(one, other)| (one, PodSocket::new(other)))
+            .expect("a pair");
+        let order = StopOrder { uid: Uid(7), grace_seconds: 3, until: MonotonicNs(u64::MAX) };
+        let mut buffer = [0; CORE_MESSAGE];
+        assert!(!send_stop(order, true, None, Some(&core)));
+        assert!(recv(&services, &mut buffer, RecvFlags::DONTWAIT).is_err(), "nothing was sent");
+        assert!(send_stop(order, false, None, Some(&core)));
+        let (length, _) = recv(&services, &mut buffer, RecvFlags::DONTWAIT).expect("it was sent");
+        assert_eq!(CoreMessage::decode(&buffer[..length]), Some(CoreMessage::Stop(order)));
+    }
 
     #[test]
     fn the_least_limit_counts_of_the_container_and_of_what_is_around_it() {

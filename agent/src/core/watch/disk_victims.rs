@@ -20,8 +20,11 @@ use core::time::Duration;
 use plimsoll_inventory::{Counts, DiskReading, DiskRole, InUse, LayersOn, Limited, PodStorage, Table, Unobserved};
 use plimsoll_policy::kubelet::{Amount, DiskLayout, FsStats, Limit, NodeStats, Readings};
 use plimsoll_policy::room::bring_in;
-use plimsoll_policy::{Action, Config as Policy, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide};
+use plimsoll_policy::{
+    Action, Config as Policy, Keep, Kept, Key, Observation, Plan, Reclaimed, State, Why, Workload, decide,
+};
 use plimsoll_units::{Bytes, MonotonicNs};
+use serde::{Deserialize, Serialize};
 
 use super::super::disk_reader::{DiskReaders, NodeDisks, Unread};
 use super::Watch;
@@ -49,7 +52,7 @@ const IN_VAIN: Duration = Duration::from_mins(5);
 const MOST_PODS: usize = 1024;
 
 /// What was expected of the last victim.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Expected {
     /// The threshold that it was evicted for.
     why: Why,
@@ -59,6 +62,13 @@ struct Expected {
     above: Amount,
     /// Until then no other pod is evicted for it.
     until: MonotonicNs,
+}
+
+/// When the next victim may be taken, and what is expected of the last one of each disk.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Pauses {
+    next_victim: MonotonicNs,
+    expected: [Option<Expected>; DiskRole::ALL.len()],
 }
 
 /// What is decided by, in storage made beforehand.
@@ -75,10 +85,8 @@ pub(in crate::core) struct DiskVictims {
     /// wait for, so that each ends here at once.
     reclaimed: Option<Reclaimed>,
     due: MonotonicNs,
-    /// No pod is evicted before.
-    next_victim: MonotonicNs,
-    /// By the role of the disk.
-    expected: [Option<Expected>; DiskRole::ALL.len()],
+    /// No pod is evicted before; and by the role of the disk.
+    pauses: Pauses,
     /// Since when a threshold, or a limit, is crossed.
     short_since: Option<MonotonicNs>,
     runtime_disks: RuntimeDisks,
@@ -159,13 +167,29 @@ impl DiskVictims {
             layout: DiskLayout::Single,
             reclaimed: None,
             due: MonotonicNs(0),
-            next_victim: MonotonicNs(0),
-            expected: [None; DiskRole::ALL.len()],
+            pauses: Pauses { next_victim: MonotonicNs(0), expected: [None; DiskRole::ALL.len()] },
             short_since: None,
             runtime_disks: RuntimeDisks::Read,
             reported: Reported::default(),
             policy,
         }
+    }
+
+    /// What the next core goes on with, with what was evicted lately or without it.
+    pub(super) fn keep(&self, has_taken: bool) -> (Keep<'_>, Pauses) {
+        (self.state.keep(&self.policy, has_taken), self.pauses)
+    }
+
+    /// Goes on with what the core before this one has kept, if it is of the same thresholds: its graces, and the time until
+    /// the next victim. No pause is longer than one that begins now.
+    pub(super) fn resume(&mut self, kept: Kept, pauses: Pauses, now: MonotonicNs) {
+        let Some(state) = State::resume(kept, &self.policy, self.rows.capacity(), now) else { return };
+        let Pauses { next_victim, mut expected } = pauses;
+        for one in expected.iter_mut().flatten() {
+            one.until = one.until.min(now.after(IN_VAIN));
+        }
+        self.state = state;
+        self.pauses = Pauses { next_victim: next_victim.min(now.after(TURN)), expected };
     }
 
     /// Brings in what it takes for slots below `slots`.
@@ -243,7 +267,7 @@ impl DiskVictims {
     /// The first one of the plan, if its time has come. `may_remove`: something else may make room for a threshold.
     fn victim(&mut self, table: &Table, rows: &[Workload<'_>], may_remove: bool, counts: Counts) -> Option<Victim> {
         let now = counts.now;
-        if now < self.next_victim {
+        if now < self.pauses.next_victim {
             return None;
         }
         let (index, why, grace) = self.plan.actions.iter().find_map(|action| match *action {
@@ -268,7 +292,7 @@ impl DiskVictims {
 
     /// Expects nothing more of a victim by which its disk has gained.
     fn forget_what_has_gained(&mut self) {
-        for expected in &mut self.expected {
+        for expected in &mut self.pauses.expected {
             let Some(Expected { why, below, above, .. }) = *expected else { continue };
             // Of a disk that was not read there is none.
             let status = self.plan.thresholds.iter().find(|status| status.why == why);
@@ -283,7 +307,7 @@ impl DiskVictims {
         let status = self.plan.thresholds.iter().find(|status| status.why == why)?;
         let signal = self.policy.signal_of(self.plan.scope, why)?;
         let available = status.available;
-        let expected = &mut self.expected[DiskRole::of(signal)? as usize];
+        let expected = &mut self.pauses.expected[DiskRole::of(signal)? as usize];
         let waits = |expected: &Expected| expected.why == why && now < expected.until;
         if expected.as_ref().is_some_and(waits) {
             return None;
@@ -334,14 +358,15 @@ impl Watch {
         if is_left_out && !std::mem::replace(&mut victims.reported.left_out, is_left_out) {
             self.reporting.send(failed("decide for disks about the pods beyond the first 1,024 workloads"));
         }
-        let Some(victim) = victim else { return };
-        victims.next_victim = now.after(TURN);
+        let Some(victim) = victim else { return self.keep() };
+        victims.pauses.next_victim = now.after(TURN);
         self.engine.number += 1;
         let acts = self.enforcement.acts();
         if acts {
             self.end_victim(&victim, now);
         }
         self.report_victim(&victim, !acts, now);
+        self.keep();
     }
 
     fn end_victim(&mut self, victim: &Victim, now: MonotonicNs) {

@@ -10,10 +10,12 @@ use plimsoll_policy::{Kept, State};
 use plimsoll_units::MonotonicNs;
 
 use super::Watch;
+use super::disk_victims::Pauses;
 use crate::record::HealthRecord;
 
-/// What is kept, in the order of the file: of memory and tasks, and of disks with those that were read.
-type Read = (Kept, Kept, [bool; DiskRole::ALL.len()]);
+/// What is kept, in the order of the file: of memory and tasks, of the conditions of disks with those that were read, and of
+/// pods that are evicted for disks.
+type Read = (Kept, Kept, [bool; DiskRole::ALL.len()], Option<(Kept, Pauses)>);
 
 impl Watch {
     /// Goes on with what the core before this one has kept. What was kept for another configuration begins anew, and so
@@ -23,7 +25,7 @@ impl Watch {
         if kept.is_empty() {
             return;
         }
-        let Ok((memory, disks, read)) = postcard::from_bytes::<Read>(&kept) else {
+        let Ok((memory, disks, read, victims)) = postcard::from_bytes::<Read>(&kept) else {
             let what = "read what the core before this one kept of conditions and grace periods";
             return self.reporting.send(HealthRecord::Failed { what, errno: None });
         };
@@ -31,15 +33,19 @@ impl Watch {
             self.engine.state = state;
         }
         self.disks.resume(disks, read, now);
+        if let (Some(own), Some((kept, pauses))) = (&mut self.disk_victims, victims) {
+            own.resume(kept, pauses, now);
+        }
     }
 
     /// Writes it, if it has changed. Where there is no room for what was evicted lately, that is left out.
     pub(super) fn keep(&mut self) {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
-        let (memory, (disks, read)) = (&self.engine, self.disks.keep());
+        let (memory, (disks, read), victims) = (&self.engine, self.disks.keep(), &self.disk_victims);
         enforcer.kept.write(|room| {
             let mut encode = |has_taken: bool| {
-                let kept = (memory.state.keep(&memory.policy, has_taken), &disks, read);
+                let victims = victims.as_ref().map(|victims| victims.keep(has_taken));
+                let kept = (memory.state.keep(&memory.policy, has_taken), &disks, read, victims);
                 postcard::to_slice(&kept, room).ok().map(|bytes| bytes.len())
             };
             encode(true).or_else(|| encode(false))

@@ -371,8 +371,9 @@ fn an_agent_that_keeps_no_journal_by_its_configuration_has_no_trouble_with_it() 
         let text = format!("machine: {{shadow: {shadow}, podFacts: /any/pods.json}}\n");
         let configuration = plimsoll_config::parse(&text, "f").expect("in order");
         let mut serving = Serving::of(&configuration, false);
-        serving.feed.note(Source::Journal, false);
+        serving.lacks_journal();
         serving.report(Some(&mut rig.cluster));
+        assert_eq!(serving.feed.failing().any(|source| source == Source::Journal), !expected.is_empty(), "{shadow}");
         assert_eq!(degraded.borrow().iter().map(|it| it.what).collect::<Vec<_>>(), expected, "{shadow}");
     }
 }

@@ -213,6 +213,7 @@ const TESTS: &[Test] = &[
     test("hostile-services-forge-facts", hostile_facts_tests::services_forges_facts, 180, &[]),
     test("hostile-services-try-to-become-root", hostile_inside_tests::services_tries_to_become_root, 180, &[]),
     test("agents-in-containers-see-the-machine", container_tests::agents_in_containers, 240, &[]),
+    test("commands-in-containers-see-the-machine", container_tests::commands_see_the_machine, 60, &[]),
     test("containers-that-hide-the-machine-are-refused", container_tests::refused, 60, &[]),
     test("core-that-is-stopped-is-replaced", watchdog_tests::stopped, 180, &[]),
     test("core-that-cannot-die-holds-nothing", watchdog_tests::uninterruptible, 240, &[NULL_BLOCK]),

@@ -273,6 +273,54 @@ fn where_the_disk_has_not_gained_the_next_one_waits_and_where_it_has_it_does_not
 }
 
 #[test]
+fn the_next_core_takes_no_other_victim_sooner_and_begins_no_grace_anew() {
+    let next_core = |before: &Node, node: &mut Node| {
+        let bytes = before.scene.watch.enforcement.enforcer.as_ref().expect("it acts").kept.bytes();
+        let enforcer = node.scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+        enforcer.kept.write(|room| {
+            room[..bytes.len()].copy_from_slice(&bytes);
+            Some(bytes.len())
+        });
+        node.now = before.now;
+        node.scene.watch.resume(node.now);
+    };
+    for (resumes, seconds, second_goes) in [(true, 60, false), (true, 301, true), (false, 60, true)] {
+        let mut before = Node::new(EvictionPolicy::Plimsoll, 10 * MIB);
+        before.pod(0, None, Some(300 * MIB), None);
+        before.turn(Duration::ZERO);
+        assert_eq!(before.killed(), [true]);
+        // The disk has not gained by it.
+        let mut node = Node::new(EvictionPolicy::Plimsoll, 10 * MIB);
+        node.pod(1, None, Some(200 * MIB), None);
+        if resumes {
+            next_core(&before, &mut node);
+        }
+        node.turn(Duration::from_secs(seconds));
+        assert_eq!(node.scene.text("1", "cgroup.kill") == "1", second_goes, "{resumes} after {seconds} s");
+    }
+    let soft = |node: &mut Node| {
+        let text = "evictionSoft: {nodefs.available: 100Mi}\nevictionSoftGracePeriod: {nodefs.available: 30m}\n\
+                    evictionHard: {nodefs.available: 1Mi}\n";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let victims = node.scene.watch.disk_victims.as_mut().expect("it is there");
+        victims.state = State::with_capacity(&configuration.disk_policy(), 16);
+        victims.plan = Plan::with_capacity(&configuration.disk_policy(), 16, 0);
+        victims.policy = configuration.disk_policy();
+    };
+    let mut before = Node::new(EvictionPolicy::Plimsoll, 50 * MIB);
+    soft(&mut before);
+    before.turn(Duration::ZERO);
+    let mut node = Node::new(EvictionPolicy::Plimsoll, 50 * MIB);
+    soft(&mut node);
+    node.pod(1, None, Some(200 * MIB), None);
+    next_core(&before, &mut node);
+    node.turn(Duration::from_mins(29));
+    assert_eq!(node.scene.text("1", "cgroup.kill"), "");
+    node.turn(Duration::from_mins(1));
+    assert_eq!(node.scene.text("1", "cgroup.kill"), "1", "the grace counts from the first core's crossing");
+}
+
+#[test]
 fn where_the_disk_has_gained_and_another_pod_takes_that_again_it_is_evicted() {
     // Above the threshold by a tenth of what the victim took, and by less; below it by half of that, and by less.
     for (taken, gained, second_goes) in [(300, 95, true), (980, 95, false), (120, 65, true), (120, 50, false)] {
