@@ -350,12 +350,17 @@ impl Handle {
         self.events().map(|events| events.frozen)
     }
 
-    /// Asks the kernel to take back `amount` of it. Opens a file, and blocks for as long as that takes: for a helper
-    /// thread. `EAGAIN` in the fault: less than that could be had.
+    /// Asks the kernel to take back `amount` of its page cache. Opens a file, and blocks for as long as that takes: for a
+    /// helper thread. `EAGAIN` in the fault: less than that could be had.
+    ///
+    /// By the key `swappiness`, of which a kernel before commit 68cd9050d871 knows nothing: that may write to swap as well.
     pub fn reclaim(&self, amount: Bytes) -> Result<(), Fault> {
-        let mut text = [0; 20];
+        const DIGITS: usize = 20;
+        const WITHOUT_SWAP: &[u8; 13] = b" swappiness=0";
+        let mut text = [0; DIGITS + WITHOUT_SWAP.len()];
+        text[DIGITS..].copy_from_slice(WITHOUT_SWAP);
         let mut rest = amount.0;
-        let mut start = text.len();
+        let mut start = DIGITS;
         loop {
             start -= 1;
             // A remainder of ten fits a byte.
@@ -365,7 +370,11 @@ impl Handle {
                 break;
             }
         }
-        self.open_file("memory.reclaim", OFlags::WRONLY)?.write(&text[start..])
+        let file = self.open_file("memory.reclaim", OFlags::WRONLY)?;
+        match file.write(&text[start..]) {
+            Err(Fault::Write { errno: Errno::INVAL, .. }) => file.write(&text[start..DIGITS]),
+            written => written,
+        }
     }
 }
 

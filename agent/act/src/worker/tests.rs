@@ -25,7 +25,7 @@ fn reclaim_is_asked_and_answered() {
     worker.submit(Job::Reclaim { handle, amount }).expect("there is room");
     let cgroup = fake.handle.id();
     assert_eq!(wait(&mut worker), Done::Reclaimed { cgroup, asked: amount, outcome: Reclaimed::All });
-    assert_eq!(fake.text("memory.reclaim"), "3145728");
+    assert_eq!(fake.text("memory.reclaim"), "3145728 swappiness=0");
 
     let old = Fake::new("w");
     let handle = Arc::clone(&old.handle);

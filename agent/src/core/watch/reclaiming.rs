@@ -141,7 +141,7 @@ mod tests {
         while scene.text(name, "memory.reclaim").is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(scene.text(name, "memory.reclaim"), (mib << 20).to_string(), "{name}");
+        assert_eq!(scene.text(name, "memory.reclaim"), format!("{} swappiness=0", mib << 20), "{name}");
     }
 
     #[test]

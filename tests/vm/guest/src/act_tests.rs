@@ -1,7 +1,7 @@
 //! Tests of what is done to cgroups, by the agent's own crates and without the agent: on real processes and real
 //! cgroups.
 
-use crate::block::Slow;
+use crate::block::{Slow, Swap};
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog::join;
 use crate::hog_tests::{self, Hog, guest};
@@ -20,7 +20,7 @@ use plimsoll_node::zoneinfo::Zones;
 use plimsoll_node::{Fault, clock, limits, meminfo, pressure};
 use plimsoll_state::{Found, Record, StoppedProcesses, undo};
 use plimsoll_units::{Bytes, CgroupId};
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
@@ -631,6 +631,34 @@ pub(crate) fn reclaim_takes_what_it_can() -> Result<()> {
     // Nothing is charged to it, so less than that was had.
     let asked = matches!(done, Done::Reclaimed { asked, outcome: Reclaimed::Less(_), .. } if asked == amount);
     ensure!(asked, "{done:?}");
+    Ok(())
+}
+
+/// Page cache is taken back, and memory that is not used meanwhile is not swapped out for it, where the kernel knows the
+/// key `swappiness`.
+pub(crate) fn reclaim_takes_page_cache_alone() -> Result<()> {
+    const CACHE: usize = 48;
+    let _swap = Swap::start(64)?;
+    let mut hand = Hand::new("/run/act-cache")?;
+    let cgroup = Cgroup::create("work.slice/cached")?;
+    let knows_key = fs::write(cgroup.path().join("memory.reclaim"), "0 swappiness=0").is_ok();
+    suite::figure("reclaim", &[("knows_swappiness", &knows_key)]);
+    let device = Slow::create("cached", CACHE as u64, Duration::from_micros(10))?;
+    let path = device.device.to_str().context("a device has a name")?;
+    let mut idle = Hog::start("anon", cgroup.path(), 48, &["--hold", "120"])?;
+    idle.wait_taken(48, PATIENCE)?;
+    let mut reader = Hog::start("cache", cgroup.path(), CACHE, &["--path", path, "--hold", "120"])?;
+    reader.wait_taken(CACHE, PATIENCE)?;
+    let before = cgroup.current()?;
+    let job = Job::Reclaim { handle: hand.handle(&cgroup)?, amount: Bytes::mib(40) };
+    ensure!(hand.workers.release.submit(job).is_ok(), "the queue is full");
+    let done = hand.done()?;
+    ensure!(matches!(done, Done::Reclaimed { outcome: Reclaimed::All, .. }), "{done:?}");
+    let gained = before.saturating_sub(cgroup.current()?);
+    ensure!(gained >= 32 << 20, "{gained} bytes were taken back of 40 MiB");
+    let swapped: u64 = cgroup.read("memory.swap.current")?.trim().parse()?;
+    suite::figure("reclaimed", &[("gained_bytes", &gained), ("swapped_bytes", &swapped)]);
+    ensure!(!knows_key || swapped == 0, "{swapped} bytes were written to swap");
     Ok(())
 }
 

@@ -156,6 +156,7 @@ const TESTS: &[Test] = &[
     test("act-refilled-victim-is-killed-again", act_tests::refilled_victim_is_killed_again, 120, &[NULL_BLOCK]),
     test("act-fork-bomb-dies", act_tests::fork_bomb_dies_at_once, 120, &[]),
     test("act-reclaim", act_tests::reclaim_takes_what_it_can, 60, &[]),
+    test("act-reclaim-swaps-nothing", act_tests::reclaim_takes_page_cache_alone, 120, &[NULL_BLOCK, ZRAM]),
     test("hostile-writes-to-many-cgroups", blocked_tests::many_cgroups, 600, &[]),
     test("act-next-one-undoes", act_tests::next_one_undoes, 120, &[NULL_BLOCK]),
     // First of the agent's: it also asserts that nothing was made yet.
