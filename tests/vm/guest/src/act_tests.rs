@@ -647,15 +647,17 @@ pub(crate) fn reclaim_takes_page_cache_alone() -> Result<()> {
     suite::figure("reclaim", &[("knows_swappiness", &knows_key)]);
     let device = Slow::create("cached", CACHE as u64, Duration::from_micros(10))?;
     let path = device.device.to_str().context("a device has a name")?;
-    // With its last user a device's page cache would go.
-    let _open = File::open(path)?;
     let mut idle = Hog::start("anon", cgroup.path(), 48, &["--hold", "120"])?;
     idle.wait_taken(48, PATIENCE)?;
-    // Read again and again, page cache is active: the kernel weighs it against memory that is idle.
     let churn = ["hog", "churn", "--mapped", "--mib", &CACHE.to_string(), "--hold", "120", "--path", path, "--cgroup"];
     let mut reader = guest().args(churn).arg(cgroup.path()).spawn()?;
-    let active = || Ok(named(&cgroup.read("memory.stat")?, "active_file").unwrap_or(0) >= (CACHE as u64 - 4) << 20);
-    wait_for("its page cache is active", PATIENCE, active)?;
+    let most = |name: &str| Ok(named(&cgroup.read("memory.stat")?, name).unwrap_or(0) >= (CACHE as u64 - 4) << 20);
+    wait_for("it has page cache", PATIENCE, || most("file"))?;
+    // What is inactive is taken in any case. 7.2 leaves it so although it is read again and again.
+    let is_active = wait_for("that is active", Duration::from_secs(10), || most("active_file")).is_ok();
+    suite::figure("cache", &[("active", &is_active)]);
+    // With its last user a device's page cache would go.
+    let _open = File::open(path)?;
     reader.kill()?;
     reader.wait()?;
     let before = cgroup.current()?;
