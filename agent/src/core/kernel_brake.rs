@@ -18,8 +18,9 @@ pub(super) struct KernelBrake {
     most: Duration,
     /// Slices, by place.
     marks: [Option<Mark>; MAX_BRAKES],
-    /// The threshold below which the kernel stops processes in them; absent where it stops none.
-    set: Option<Bytes>,
+    /// The marks that the kernel's table was last written with, each with the threshold below which the kernel stops
+    /// processes in it.
+    written: ArrayVec<BrakeMark, MAX_BRAKES>,
     held: Option<MonotonicNs>,
     /// Continues what the kernel stopped; absent where it stops no process.
     resumer: Option<Resumer>,
@@ -28,7 +29,7 @@ pub(super) struct KernelBrake {
 impl KernelBrake {
     /// Nothing is marked, and no hold will be longer than `most`.
     pub(super) const fn new(most: Duration, resumer: Option<Resumer>) -> Self {
-        Self { most, marks: [None; MAX_BRAKES], set: None, held: None, resumer }
+        Self { most, marks: [None; MAX_BRAKES], written: ArrayVec::new_const(), held: None, resumer }
     }
 
     /// From now on this one continues what the kernel stopped.
@@ -36,11 +37,16 @@ impl KernelBrake {
         self.resumer = resumer;
     }
 
-    /// A slice to be marked from the next [`Self::set`] on.
-    pub(super) fn mark(&mut self, index: u8, mark: Option<Mark>) {
-        if let Some(place) = self.marks.get_mut(usize::from(index)) {
-            *place = mark;
-            self.set = None;
+    /// A slice to be marked from the next [`Self::set`] on. A mark that is withdrawn comes off at once: nothing is set
+    /// as long as memory is below a threshold.
+    pub(super) fn mark(&mut self, index: u8, mark: Option<Mark>, source: &mut dyn Source) {
+        let Some(place) = self.marks.get_mut(usize::from(index)) else { return };
+        *place = mark;
+        if mark.is_none() {
+            let mut left = self.written.clone();
+            left.retain(|written| self.marks.iter().flatten().any(|mark| mark.slice == written.slice));
+            // Where it could not be written, that was reported when the marks were set.
+            let _ = self.write(source, left);
         }
     }
 
@@ -78,7 +84,7 @@ impl KernelBrake {
     /// [`Self::set`].
     pub(super) fn unmark(&mut self, source: &mut dyn Source) {
         self.held = None;
-        self.set = None;
+        self.written.clear();
         // Where they could not be taken off, a process that goes on is stopped again, and that hold ends as this one.
         let _ = source.set_brakes(&[]);
     }
@@ -111,16 +117,21 @@ impl KernelBrake {
     /// Marks the slices, where they are not marked for this threshold yet. `mem_available` is the threshold, by the
     /// kernel's own reading only: page cache that reclaim can take is no reason to stop a process.
     pub(super) fn set(&mut self, source: &mut dyn Source, mem_available: Bytes) -> Result<(), SenseError> {
-        if self.set == Some(mem_available) || self.marks.iter().all(Option::is_none) {
-            return Ok(());
-        }
-        let marked = self.marks.iter().flatten();
-        let marks: ArrayVec<BrakeMark, MAX_BRAKES> = marked
+        let marks = self.marks.iter().flatten();
+        let wanted = marks
             .map(|&Mark { slice, level, path: _ }| BrakeMark { slice, level, kubelet: Bytes::ZERO, mem_available })
             .collect();
+        self.write(source, wanted)
+    }
+
+    /// Writes the kernel's table, where that differs from what it was last written with.
+    fn write(&mut self, source: &mut dyn Source, wanted: ArrayVec<BrakeMark, MAX_BRAKES>) -> Result<(), SenseError> {
+        if self.written == wanted {
+            return Ok(());
+        }
         // Once: what cannot be marked now cannot be marked in a second either.
-        self.set = Some(mem_available);
-        source.set_brakes(&marks)?;
+        self.written = wanted;
+        source.set_brakes(&self.written)?;
         reached(KillPoint::KernelMarked);
         Ok(())
     }
@@ -166,7 +177,7 @@ mod tests {
     fn the_marks_come_back_after_every_hold() {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(2), None), Marked::default());
         assert!(brake.set(&mut source, Bytes::mib(1)).is_ok() && source.0.is_empty(), "nothing is to be marked");
-        brake.mark(3, Some(mark(7, 1)));
+        brake.mark(3, Some(mark(7, 1)), &mut source);
         assert_eq!([7, 8].map(|id| brake.path(CgroupId(id))), [Some(PathEnd::of(b"system.slice")), None]);
         for hold in 0..2 {
             for _ in 0..3 {
@@ -188,7 +199,7 @@ mod tests {
     #[test]
     fn a_threshold_that_moved_is_marked_anew() {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
-        brake.mark(0, Some(mark(7, 1)));
+        brake.mark(0, Some(mark(7, 1)), &mut source);
         for (mib, times) in [(100, 1), (100, 1), (90, 2), (90, 2), (100, 3)] {
             brake.set(&mut source, Bytes::mib(mib)).expect("it takes them");
             assert_eq!(source.0.len(), times, "{mib}");
@@ -204,10 +215,41 @@ mod tests {
             (0, None, vec![8]),
             // There is no such place: nothing changes.
             (200, Some(mark(9, 1)), vec![8]),
+            (1, None, vec![]),
         ] {
-            brake.mark(index, mark);
+            brake.mark(index, mark, &mut source);
             brake.set(&mut source, Bytes::ZERO).expect("it takes them");
             assert_eq!(source.0.last(), Some(&expected.into_iter().map(CgroupId).collect()));
         }
+    }
+
+    #[test]
+    fn a_mark_that_is_withdrawn_comes_off_at_once_and_so_does_the_last_one() {
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
+        for (index, id) in [(0, 7), (1, 8)] {
+            brake.mark(index, Some(mark(id, 1)), &mut source);
+        }
+        brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
+        // No `set` follows, as while memory is short.
+        for (index, left) in [(0, vec![CgroupId(8)]), (1, vec![])] {
+            brake.mark(index, None, &mut source);
+            assert_eq!(source.0.last(), Some(&left));
+        }
+        brake.set(&mut source, Bytes::mib(2)).expect("it takes them");
+        assert_eq!(source.0.len(), 3, "an empty table is written once");
+    }
+
+    #[test]
+    fn what_is_withdrawn_during_a_hold_marks_nothing() {
+        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
+        for (index, id) in [(0, 7), (1, 8)] {
+            brake.mark(index, Some(mark(id, 1)), &mut source);
+        }
+        brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
+        brake.continue_all(&mut source);
+        brake.mark(0, None, &mut source);
+        assert_eq!(source.0.last(), Some(&vec![]), "the other one comes back with the next threshold that is set");
+        brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
+        assert_eq!(source.0.last(), Some(&vec![CgroupId(8)]));
     }
 }

@@ -433,7 +433,9 @@ impl Watch {
             News::Stop(result) => self.stopped_by_runtime(result),
             News::Recorded(uid) => self.recorded(uid, monotonic()),
             News::Throttled(cgroup, lasted) => self.evict_throttled(cgroup, lasted, monotonic()),
-            News::Table(Update::Mark(index, mark)) => self.enforcement.kernel_brake.mark(index, mark),
+            News::Table(Update::Mark(index, mark)) => {
+                self.enforcement.kernel_brake.mark(index, mark, self.triggers.source_mut());
+            }
             News::Machine(machine) => {
                 self.arming.set_machine(machine);
                 // The threshold is armed by the old figures until the next sample.

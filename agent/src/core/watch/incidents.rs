@@ -173,7 +173,7 @@ mod tests {
     fn a_process_that_the_kernel_stopped_is_handed_over_with_what_names_its_slice() {
         let mut scene = Scene::new(1);
         let (slice, path) = (CgroupId(9), PathEnd::of(b"system.slice/backup.slice"));
-        scene.watch.enforcement.kernel_brake.mark(0, Some(Mark { slice, level: 2, path }));
+        scene.update(Update::Mark(0, Some(Mark { slice, level: 2, path })));
         scene.watch.notice(&Wake::Stopped { tgid: 7, slice, at: monotonic() }, &mut Trigger::new(monotonic()));
         assert_eq!(incidents(&mut scene), [(IncidentKind::Stopped, IncidentOf::Cgroup { id: Some(slice), path })]);
     }

@@ -40,7 +40,7 @@ mod tests {
     use arrayvec::ArrayVec;
     use core::sync::atomic::{AtomicUsize, Ordering};
     use core::time::Duration;
-    use plimsoll_inventory::{Mark, PathEnd, Termination};
+    use plimsoll_inventory::{Mark, PathEnd, Termination, Update};
     use plimsoll_policy::Outcome;
     use plimsoll_sense::{BrakeMark, Descriptor, Kind, MAX_DESCRIPTORS, SenseError, Source, WakeList};
     use plimsoll_units::{Bytes, CgroupId};
@@ -192,7 +192,7 @@ mod tests {
         let marks = || marked.load(Ordering::Relaxed);
         scene.uses("slice", 1);
         let mark = Mark { slice: CgroupId(7), level: 1, path: PathEnd::default() };
-        scene.watch.enforcement.kernel_brake.mark(0, Some(mark));
+        scene.update(Update::Mark(0, Some(mark)));
         scene.sample();
         assert_eq!(marks(), 1);
         scene.watch.enforcement.kernel_brake.stopped(monotonic());
