@@ -23,7 +23,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use super::super::episode::SCOPES;
 use super::super::inventory::Request;
 use super::Watch;
-use super::scopes::Scopes;
+use super::scopes::{Scopes, on_memory};
 use super::triggers::Trigger;
 
 /// Workloads are read this often at least.
@@ -83,7 +83,7 @@ impl Resting {
 /// Whether a workload may have grown so much between two readings that half as much again would make it responsible for a
 /// fall from the first one to the highest threshold.
 fn differs(policy: &Policy, scope: Scope, before: &MemoryReading, now: &MemoryReading) -> bool {
-    let configured = policy.thresholds_in(scope).iter().filter_map(|threshold| threshold.bytes(before.capacity));
+    let configured = on_memory(policy, scope).filter_map(|threshold| threshold.bytes(before.capacity));
     let Some(highest) = configured.max() else { return false };
     let room = before.lowest().saturating_sub(highest);
     let most = room.0.saturating_mul(policy.responsible_percent.into()) / 200;
@@ -142,7 +142,9 @@ mod tests {
     use plimsoll_inventory::Update;
     use plimsoll_node::clock::monotonic;
     use plimsoll_node::limits::TaskReading;
+    use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
     use plimsoll_sense::{Descriptor, Interest, MAX_DESCRIPTORS, SenseError, Source, WakeList};
+    use plimsoll_units::Percentage;
     use rustix::event::{EventfdFlags, eventfd};
     use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -340,5 +342,22 @@ mod tests {
             assert_eq!(differs(&policy, scope, &before, &now), expected, "{now:?}");
         }
         assert!(!differs(&policy, Scope::Node, &before, &reading(1, 1)), "no threshold, so no decision");
+    }
+
+    #[test]
+    fn a_threshold_on_tasks_is_none_on_memory() {
+        let on_tasks = Threshold::hard(Signal::PidAvailable, ThresholdAmount::Share(Percentage::of_one(0.5)));
+        let on_memory = Threshold::hard(Signal::MemoryAvailable, ThresholdAmount::bytes(Bytes::mib(THRESHOLD)));
+        let with = |thresholds| Policy { thresholds, ..Policy::default() };
+        let (alone, both) = (with(vec![on_tasks]), with(vec![on_tasks, on_memory]));
+        let reading = |available: u64| MemoryReading {
+            capacity: Bytes::mib(SLICE),
+            kubelet_available: Bytes::mib(available),
+            mem_available: None,
+        };
+        // 50 MiB are left to the threshold on memory, of which 2.5 are a twentieth.
+        for (policy, available, expected) in [(&alone, 1, false), (&both, 58, false), (&both, 57, true)] {
+            assert_eq!(differs(policy, Scope::Node, &reading(60), &reading(available)), expected, "{available}");
+        }
     }
 }

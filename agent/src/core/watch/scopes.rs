@@ -183,7 +183,7 @@ pub(super) fn past_hard_threshold(policy: &Policy, scope: Scope, memory: &Memory
 }
 
 /// A scope's thresholds on memory.
-fn on_memory(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Threshold> {
+pub(super) fn on_memory(policy: &Policy, scope: Scope) -> impl Iterator<Item = &Threshold> {
     policy.thresholds_on(scope, policy.memory_signal(scope))
 }
 
