@@ -206,15 +206,19 @@ impl Enforcement {
         }
     }
 
-    /// Whether a kill that an earlier process had perhaps not done is to be decided about again. It is not waited for any
-    /// more then.
-    fn forget_doubtful(&mut self, id: CgroupId) -> bool {
-        let Some(enforcer) = self.enforcer.as_mut().filter(|enforcer| enforcer.doubtful.contains(&id)) else {
-            return false;
-        };
+    /// A kill that an earlier process had perhaps not done is in doubt no more. Gives whether it was.
+    fn end_doubt(&mut self, id: CgroupId) -> bool {
+        let Some(enforcer) = &mut self.enforcer else { return false };
+        let before = enforcer.doubtful.len();
         enforcer.doubtful.retain(|other| *other != id);
-        drop(enforcer.kills.forget(id, &mut enforcer.record));
-        true
+        enforcer.doubtful.len() < before
+    }
+
+    /// A victim is not waited for any more.
+    fn forget_kill(&mut self, id: CgroupId) {
+        if let Some(enforcer) = &mut self.enforcer {
+            drop(enforcer.kills.forget(id, &mut enforcer.record));
+        }
     }
 }
 
@@ -348,8 +352,9 @@ impl Watch {
         self.thaw(id, now);
         self.workloads.table.set_termination(id, termination);
         self.report_kill(0, &handle, None, now, what);
-        if is_stuck && self.enforcement.forget_doubtful(id) {
+        if self.enforcement.end_doubt(id) && is_stuck {
             // An earlier process may have died before it wrote the kill: it is as if it was never decided.
+            self.enforcement.forget_kill(id);
             self.workloads.table.set_termination(id, Termination::Stays);
         }
         if termination == Termination::Stays {
@@ -440,7 +445,11 @@ impl Watch {
         };
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
         let (what, termination, outcome) = match begun {
-            Ok(Begun::Requested) => (Killed::Begun, Termination::Killing, KillOutcome::Yes),
+            Ok(Begun::Requested) => {
+                // This kill is not the one that an earlier process had perhaps not done.
+                self.enforcement.end_doubt(key.id);
+                (Killed::Begun, Termination::Killing, KillOutcome::Yes)
+            }
             Ok(Begun::Gone) => {
                 self.reach(key.id, EvictionStep::Verified, now);
                 (Killed::Gone, Termination::Stays, KillOutcome::No)

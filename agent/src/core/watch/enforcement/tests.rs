@@ -298,3 +298,63 @@ fn what_a_victim_of_an_earlier_process_holds_is_coming_back_and_no_other_workloa
         assert_eq!(scene.text("other", "cgroup.kill"), expected, "{is_doubtful}");
     }
 }
+
+#[test]
+fn a_kill_is_in_doubt_no_more_once_it_succeeded_or_was_refused_or_was_begun_anew() {
+    fn doubtful(scene: &mut Scene) -> &mut Vec<CgroupId> {
+        &mut scene.watch.enforcement.enforcer.as_mut().expect("it acts").doubtful
+    }
+    type Happens = fn(&mut Scene);
+    let happens: [(&str, Happens); 3] = [
+        ("it succeeded", |scene| {
+            let (victim, now) = (scene.joins(0, "victim"), monotonic());
+            let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+            assert!(enforcer.kills.adopt(&victim, now, now));
+            doubtful(scene).push(victim.id());
+            scene.write("victim", "cgroup.events", "populated 0\n");
+            scene.follow_up(now);
+        }),
+        ("it was refused", |scene| {
+            let refusing = scene.tree.path().join("victim/cgroup.kill");
+            fs::remove_file(&refusing).expect("it is there");
+            symlink("/dev/full", &refusing).expect("writable");
+            let victim = scene.joins(0, "victim");
+            let key = Key { slot: 0, id: victim.id() };
+            assert_eq!(scene.watch.kill(1, key, None, monotonic()), KillOutcome::Yes);
+            doubtful(scene).push(victim.id());
+            scene.settle();
+            assert!(matches!(scene.termination(0, &victim), Some(Termination::Refused(_))));
+        }),
+        ("it was begun anew", |scene| {
+            let victim = scene.joins(0, "victim");
+            let key = Key { slot: 0, id: victim.id() };
+            doubtful(scene).push(victim.id());
+            assert_eq!(scene.watch.kill(1, key, None, monotonic()), KillOutcome::Yes);
+        }),
+    ];
+    for (what, happens) in happens {
+        let mut scene = Scene::new(10);
+        scene.cgroup("victim", 40);
+        happens(&mut scene);
+        assert!(doubtful(&mut scene).is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn a_victim_that_is_stuck_counts_as_such_though_an_earlier_kill_of_its_cgroup_was_in_doubt() {
+    let mut scene = Scene::new(10);
+    scene.cgroup("victim", 90);
+    let (victim, now) = (scene.joins(0, "victim"), monotonic());
+    let enforcer = scene.watch.enforcement.enforcer.as_mut().expect("it acts");
+    assert!(enforcer.kills.adopt(&victim, now, now));
+    enforcer.doubtful.push(victim.id());
+    scene.write("victim", "cgroup.events", "populated 0\n");
+    scene.follow_up(now);
+    // Another process is started in it, which does not end.
+    scene.write("victim", "cgroup.events", "populated 1\n");
+    scene.uses("slice", SLICE - 1);
+    scene.sample();
+    assert_eq!(scene.text("victim", "cgroup.kill"), "1");
+    scene.end_patience();
+    assert_eq!(scene.termination(0, &victim), Some(Termination::Stuck(Bytes::mib(90))));
+}
