@@ -322,6 +322,15 @@ fn a_daemon_sets_pod_that_returns_at_once_is_named_and_left_alone_for_a_while() 
         assert_eq!(evicted(rig.memory(10, 50, &[daemon(0, 1)])), [0]);
         assert_eq!(rig.memory(11, 50, &[daemon(uid, started)]).ranked[0].returns, returns, "{uid} {started}");
     }
+    // One that was to go again, and is still there, has returned as often as before, and its pause doubles as before.
+    let mut rig = Rig::with(&[hard(Signal::MemoryAvailable, 100)]);
+    assert_eq!(evicted(rig.memory(10, 50, &[daemon(1), within])), [0]);
+    for second in [20, 21] {
+        assert_eq!(evicted(rig.memory(second, 50, &[daemon(11), within])), [0], "second {second}");
+        assert_eq!(rig.plan.ranked[0].returns, 1, "second {second}");
+    }
+    assert_eq!(rig.memory(40, 50, &[daemon(22), within]).outcome, Outcome::NoVictim(NoVictim::OnlyLoops));
+    assert_eq!((rig.verdict(0), rig.plan.ranked[0].returns), (Verdict::Looping(secs(41)), 2));
     // One that came back later is like any other.
     assert_eq!(evicted(rig.memory(142, 50, &[daemon(141), within])), [0]);
 }

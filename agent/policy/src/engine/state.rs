@@ -254,7 +254,7 @@ impl RateLimit {
 
     /// Gives back the place of each victim that was not killed: it is still there and not terminating, or could not be
     /// killed.
-    fn settle(&mut self, workloads: &[Workload<'_>]) {
+    fn settle(&mut self, workloads: &[Workload<'_>], mut not_taken: impl FnMut(Uid)) {
         for taken in &mut self.places {
             let Some(place) = taken.as_mut().filter(|place| !place.is_killed) else { continue };
             place.is_killed = true;
@@ -269,6 +269,7 @@ impl RateLimit {
                 && !is_dying(victim)
                 && !workloads.iter().filter(is_of_owner).any(is_dying)
             {
+                not_taken(place.victim);
                 *taken = None;
             }
         }
@@ -329,10 +330,10 @@ impl State {
         core::iter::once(&mut self.node).chain(&mut self.slices).flat_map(|scope| &mut scope.baselines)
     }
 
-    /// Gives back what the limit of victims a minute counted for kills that were not done.
+    /// Gives back what the limit of victims a minute counted for kills that were not done, and forgets these evictions.
     pub(super) fn settle(&mut self, workloads: &[Workload<'_>]) {
-        for taken in &mut self.taken {
-            taken.limit.settle(workloads);
+        for Taken { limit, loops } in &mut self.taken {
+            limit.settle(workloads, |victim| loops.not_taken(victim));
         }
     }
 
@@ -403,10 +404,10 @@ mod tests {
             let mut limit = RateLimit::new(2);
             limit.took(0, &workload(1, None), Duration::ZERO, at(1));
             assert_eq!((limit.left(at(1)), limit.next_at()), (1, Some(at(61))));
-            limit.settle(&seen);
+            limit.settle(&seen, |_| {});
             assert_eq!(limit.left(at(1)), left, "{seen:?}");
             // Once it was seen to be killed, another one at its place is not.
-            limit.settle(&[workload(1, None)]);
+            limit.settle(&[workload(1, None)], |_| {});
             assert_eq!(limit.left(at(1)), left, "{seen:?}");
         }
     }
@@ -420,7 +421,7 @@ mod tests {
                 limit.took(index, &workload(uid, Some(7)), Duration::ZERO, at(1));
             }
             let second = Workload { terminating: second, ..workload(2, Some(7)) };
-            limit.settle(&[workload(1, Some(7)), second]);
+            limit.settle(&[workload(1, Some(7)), second], |_| {});
             assert_eq!(limit.left(at(1)), left);
         }
     }
