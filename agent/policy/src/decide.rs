@@ -112,6 +112,17 @@ impl State {
         *last = (*last).max(Some(at));
     }
 
+    /// Takes in an observation whose workloads were not read, because nothing moves. Nothing is decided about it, but
+    /// where memory is still plentiful, it counts as falling since then, and not since the last decision. Allocates
+    /// nothing.
+    pub fn rest(&mut self, config: &Config, observation: &Observation<'_>) {
+        match &mut self.0 {
+            Of::Engine(state) => engine::rest(config, state, observation),
+            // It knows no growth.
+            Of::Kubelet(_) => {}
+        }
+    }
+
     /// What the reference remembers, under the policy `kubelet`: to be held against the kubelet's own.
     pub fn of_kubelet(&self) -> Option<&kubelet::State> {
         match &self.0 {

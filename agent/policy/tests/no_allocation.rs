@@ -144,6 +144,7 @@ fn deciding_allocates_nothing_however_many_there_are() {
                 };
                 unaccounted |= is_unaccounted(&config, &state, &observation, MonotonicNs(second));
                 decide(&config, &mut state, &observation, MonotonicNs(second), &mut plan);
+                state.rest(&config, &Observation { workloads: &[], ..observation });
                 for action in &plan.actions {
                     *match action {
                         Action::Evict { why: Why::Limit(_), .. } => &mut for_limits,

@@ -1,11 +1,11 @@
 //! Which workloads took the memory: growth since it was last plentiful.
 
-use super::state::{ScopeState, ThresholdKind};
-use super::thresholds::Available;
+use super::state::{ScopeState, ThresholdKind, Watched};
+use super::thresholds::{Available, compared};
 use crate::config::Config;
 use crate::kubelet::{Amount, Readings, Resource, Signal};
 use crate::observation::{Key, Observation, Workload};
-use crate::plan::{Case, Owned, Plan, ThresholdStatus, Why};
+use crate::plan::{Case, Owned, ThresholdStatus};
 use crate::room::bring_in;
 use core::time::Duration;
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs};
@@ -42,8 +42,10 @@ struct Then {
 /// What was in use when memory was last plentiful.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Baseline {
-    /// When it was taken, if it was.
+    /// When memory was last seen to be plentiful, or when it was taken first, if it was.
     taken: Option<MonotonicNs>,
+    /// Memory was plentiful when it was last decided about.
+    was_plentiful: bool,
     /// By signal.
     available: [Option<Then>; MEMORY.len()],
     /// By slot, up to the last one that was used.
@@ -180,42 +182,67 @@ impl Baseline {
     }
 }
 
-/// Whether a threshold is on memory, and of this kind or harder: hard thresholds go by themselves alone, so that no
-/// soft one beside them changes what they do.
-fn is_relevant(config: &Config, plan: &Plan, status: &ThresholdStatus, kind: ThresholdKind) -> Option<Signal> {
-    let Why::Threshold(index) = status.why else { return None };
-    let threshold = config.thresholds_in(plan.scope).get(index as usize)?;
-    let is_memory = threshold.signal.resource() == Resource::Memory;
-    (is_memory && ThresholdKind::of(threshold) <= kind).then_some(threshold.signal)
+/// The thresholds on memory of this kind or harder, with their signals: hard thresholds go by themselves alone, so that
+/// no soft one beside them changes what they do.
+fn relevant<'a>(
+    config: &'a Config,
+    kind: ThresholdKind,
+    watched: &'a [Watched],
+    readings: &'a Readings,
+    observation: &'a Observation<'_>,
+) -> impl Iterator<Item = (Signal, ThresholdStatus)> + Clone {
+    compared(config, watched, readings, observation)
+        .filter(move |(it, ..)| it.signal.resource() == Resource::Memory && ThresholdKind::of(it) <= kind)
+        .map(|(threshold, _, status)| (threshold.signal, status))
+}
+
+/// Whether memory is plentiful, by these thresholds.
+fn is_plentiful(
+    config: &Config,
+    relevant: &(impl Iterator<Item = (Signal, ThresholdStatus)> + Clone),
+    readings: &Readings,
+    observation: &Observation<'_>,
+) -> bool {
+    MEMORY.into_iter().all(|signal| {
+        let highest = relevant.clone().filter(|(of, _)| *of == signal).map(|(_, status)| status.target).max();
+        let Some((highest, available)) = highest.zip(Available::of(signal, readings, observation)) else {
+            return true;
+        };
+        available.lowest() >= highest + config.plentiful.of(available.capacity)
+    })
 }
 
 /// Remembers what each workload uses while memory is plentiful, or at least for the first time above all thresholds;
 /// for each kind of threshold by itself.
-pub(super) fn remember(
-    config: &Config,
-    scope: &mut ScopeState,
-    readings: &Readings,
-    observation: &Observation<'_>,
-    plan: &Plan,
-) {
+pub(super) fn remember(config: &Config, scope: &mut ScopeState, readings: &Readings, observation: &Observation<'_>) {
     for (kind, baseline) in ThresholdKind::BOTH.into_iter().zip(&mut scope.baselines) {
-        let relevant = || plan.thresholds.iter().filter_map(|it| Some((it, is_relevant(config, plan, it, kind)?)));
+        baseline.was_plentiful = false;
+        let relevant = relevant(config, kind, &scope.watched, readings, observation);
         let is_needed = config
-            .thresholds_in(plan.scope)
+            .thresholds_in(observation.scope)
             .iter()
             .any(|it| it.signal.resource() == Resource::Memory && ThresholdKind::of(it) == kind);
-        if !is_needed || relevant().next().is_none() || relevant().any(|(status, _)| status.case != Case::Neither) {
+        let is_below = relevant.clone().any(|(_, status)| status.case != Case::Neither);
+        if !is_needed || relevant.clone().next().is_none() || is_below {
             continue;
         }
-        let is_plentiful = MEMORY.into_iter().all(|signal| {
-            let highest = relevant().filter(|(_, of)| *of == signal).map(|(status, _)| status.target).max();
-            let Some((highest, available)) = highest.zip(Available::of(signal, readings, observation)) else {
-                return true;
-            };
-            available.lowest() >= highest + config.plentiful.of(available.capacity)
-        });
+        let is_plentiful = is_plentiful(config, &relevant, readings, observation);
         if is_plentiful || baseline.taken.is_none() {
             baseline.take(readings, observation);
+            baseline.was_plentiful = is_plentiful;
+        }
+    }
+}
+
+/// Workloads are not read at this observation. Where memory was plentiful when they were read last, and still is, it
+/// falls from here on at the earliest. What was available and used stays as it was then, so that no growth since is
+/// missed.
+pub(super) fn rest(config: &Config, scope: &mut ScopeState, readings: &Readings, observation: &Observation<'_>) {
+    for (kind, baseline) in ThresholdKind::BOTH.into_iter().zip(&mut scope.baselines) {
+        let relevant = relevant(config, kind, &scope.watched, readings, observation);
+        let is_read = relevant.clone().next().is_some();
+        if baseline.was_plentiful && is_read && is_plentiful(config, &relevant, readings, observation) {
+            baseline.taken = Some(observation.taken);
         }
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn decide(
     plan.overlooked = u32::try_from(observation.workloads.len() - seen).unwrap_or(u32::MAX);
     let observation = Observation { workloads: &observation.workloads[..seen], ..*observation };
     thresholds::judge(config, scope, &readings, &observation, now, plan);
-    attribution::remember(config, scope, &readings, &observation, plan);
+    attribution::remember(config, scope, &readings, &observation);
     let last = core::mem::replace(&mut scope.last, readings);
     let mem_available_at = observation.mem_available.and(observation.mem_available_at);
     let last_mem_available_at = core::mem::replace(&mut scope.last_mem_available_at, mem_available_at);
@@ -111,6 +111,14 @@ pub(crate) fn decide(
         plan.is_futile = false;
         plan.attribution = None;
         plan.ranked.clear();
+    }
+}
+
+/// Takes in an observation without workloads, which nothing is decided about.
+pub(crate) fn rest(config: &Config, state: &mut State, observation: &Observation<'_>) {
+    let readings = observation.readings.map(|readings| readings.in_scope(observation.scope));
+    if let Some((scope, readings)) = state.scope(observation.scope).zip(readings) {
+        attribution::rest(config, scope, &readings, observation);
     }
 }
 

@@ -130,17 +130,28 @@ fn compare(
     Some(ThresholdStatus { why: Why::Threshold(index), at, target, available, case, since: None, is_met: false })
 }
 
+/// All thresholds of a scope that are to go by and could be read, as [`compare`] has them.
+pub(super) fn compared<'c>(
+    config: &'c Config,
+    watched: &'c [Watched],
+    readings: &'c Readings,
+    observation: &'c Observation<'_>,
+) -> impl Iterator<Item = (&'c Threshold, &'c Watched, ThresholdStatus)> + Clone {
+    let watched = (0_u32..).zip(config.thresholds_in(observation.scope)).zip(watched);
+    watched.filter_map(move |((index, threshold), watched)| {
+        Some((threshold, watched, compare(index, threshold, watched, readings, observation)?))
+    })
+}
+
 /// The thresholds that [`judge`] would find met now.
 pub(super) fn met<'c>(
     config: &'c Config,
-    scope: &ScopeState,
-    readings: &Readings,
-    observation: &Observation<'_>,
+    scope: &'c ScopeState,
+    readings: &'c Readings,
+    observation: &'c Observation<'_>,
     now: MonotonicNs,
 ) -> impl Iterator<Item = (&'c Threshold, ThresholdStatus)> {
-    let watched = (0_u32..).zip(config.thresholds_in(observation.scope)).zip(&scope.watched);
-    watched.filter_map(move |((index, threshold), watched)| {
-        let status = compare(index, threshold, watched, readings, observation)?;
+    compared(config, &scope.watched, readings, observation).filter_map(move |(threshold, watched, status)| {
         let is_over = now.since(watched.since.unwrap_or(now)) >= threshold.grace;
         (status.case != Case::Neither && is_over).then_some((threshold, status))
     })

@@ -190,6 +190,29 @@ fn what_is_allocated_until_memory_is_back_is_missing_too_and_only_workloads_that
     assert_eq!((plan.deficit.expect("reckoned").expected, victims(plan)), (Amount::ZERO, vec![1]));
 }
 
+#[test]
+fn memory_that_was_plentiful_at_rest_falls_since_then_and_growth_counts_from_when_workloads_were_read() {
+    let grows = |usage| [candidate(0, 300), candidate(1, usage), candidate(2, usage)];
+    // (what was available at the last decision and at rest, what is expected). From 130 MiB on it is plentiful.
+    for (decided, rested, expected) in [(240, 240, 80), (240, 130, 80), (240, 129, 5), (129, 130, 5)] {
+        let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+        rig.sample(1, reading(240, 240), &grows(10));
+        if decided != 240 {
+            rig.sample(2, reading(decided, decided), &grows(60));
+        }
+        rig.rest(16, reading(rested, rested));
+        let plan = rig.sample(17, reading(80, 80), &grows(90));
+        let (attribution, deficit) = (plan.attribution.expect("reckoned"), plan.deficit.expect("reckoned"));
+        assert_eq!((attribution.fallen, attribution.evictable_grew), (mib(160), mib(160)), "{decided} {rested}");
+        assert_eq!(deficit.expected, amount(expected), "{decided} {rested}");
+        assert_eq!(victims(plan), if expected == 80 { vec![1, 2] } else { vec![1] }, "{decided} {rested}");
+    }
+    // Nothing was remembered yet.
+    let mut rig = Rig::with(&[threshold(100, 0, 0)]);
+    rig.rest(1, reading(240, 240));
+    assert_eq!(rig.sample(2, reading(80, 80), &grows(90)).deficit.expect("reckoned").expected, Amount::ZERO);
+}
+
 /// A machine on which workloads grow, and evicted ones give their memory back some time after.
 struct Machine {
     available: u64,

@@ -101,6 +101,11 @@ impl Rig {
         &self.plan
     }
 
+    /// Memory is observed without workloads.
+    pub(crate) fn rest(&mut self, at: u64, memory: MemoryReading) {
+        self.state.rest(&self.config, &observed(at, Some(memory)));
+    }
+
     pub(crate) fn verdict(&self, workload: u32) -> Verdict {
         self.plan.ranked.iter().find(|ranked| ranked.workload == workload).expect("ranked").verdict
     }

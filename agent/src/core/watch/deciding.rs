@@ -96,7 +96,7 @@ impl Watch {
             return self.schedule.sample_by(trigger.awake.after(BELOW_PACE_MOST));
         };
         if self.rests(trigger, trigger.awake) {
-            return self.rest(trigger.awake);
+            return self.rest(taken, machine, trigger.awake);
         }
         self.stir();
         let sample = self.observe(trigger, taken, machine);

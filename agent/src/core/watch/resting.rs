@@ -11,7 +11,8 @@
 //! - workloads were read within [`AT_REST`], and the inventory thread has sent nothing since.
 //!
 //! So what growth is counted from is older than a second for none but those that take, within [`AT_REST`], what others
-//! give back at the same pace, and that counts only where memory then runs out within the next second.
+//! give back at the same pace, and that counts only where memory then runs out within the next second. How fast memory
+//! falls is counted from the last sample that found it plentiful, with workloads or without.
 
 use core::time::Duration;
 
@@ -23,6 +24,8 @@ use plimsoll_units::{Bytes, MonotonicNs};
 use super::super::episode::SCOPES;
 use super::super::inventory::Request;
 use super::Watch;
+use super::deciding::Engine;
+use super::sampling::{MachineMemory, Sample};
 use super::scopes::{Scopes, on_memory};
 use super::triggers::Trigger;
 
@@ -109,8 +112,13 @@ impl Watch {
             && !self.resting.has_moved(&self.engine.policy, &self.scopes)
     }
 
-    /// A sample without workloads, for which thresholds stay armed as they are.
-    pub(super) fn rest(&mut self, now: MonotonicNs) {
+    /// A sample without workloads, for which thresholds stay armed as they are. The machine was read at `taken`.
+    pub(super) fn rest(&mut self, taken: MonotonicNs, machine: MachineMemory, now: MonotonicNs) {
+        let sample = Sample { taken, completed: taken, machine, tasks: None, stall: None, is_below: false };
+        for scope in self.scopes.all() {
+            let Engine { policy, state, .. } = &mut self.engine;
+            state.rest(policy, &sample.observation(scope, self.scopes.get(scope), &[]));
+        }
         self.schedule.rests(now);
         self.report_sampled();
     }
@@ -135,14 +143,15 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{SLICE, Scene, THRESHOLD, slice_policy, task_policy};
+    use super::super::testing::{SLICE, SLICE_SCOPE, Scene, THRESHOLD, slice_policy, task_policy};
     use super::*;
     use crate::record::Cause;
     use arrayvec::ArrayVec;
     use plimsoll_inventory::Update;
     use plimsoll_node::clock::monotonic;
     use plimsoll_node::limits::TaskReading;
-    use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+    use plimsoll_policy::decide;
+    use plimsoll_policy::kubelet::{Amount, Signal, Threshold, ThresholdAmount};
     use plimsoll_sense::{Descriptor, Interest, MAX_DESCRIPTORS, SenseError, Source, WakeList};
     use plimsoll_units::Percentage;
     use rustix::event::{EventfdFlags, eventfd};
@@ -342,6 +351,30 @@ mod tests {
             assert_eq!(differs(&policy, scope, &before, &now), expected, "{now:?}");
         }
         assert!(!differs(&policy, Scope::Node, &before, &reading(1, 1)), "no threshold, so no decision");
+    }
+
+    #[test]
+    fn memory_falls_since_the_last_sample_that_found_it_plentiful_also_without_workloads() {
+        let (mut scene, now) = (at_rest(Kind::Ebpf), monotonic());
+        // Workloads were read half a minute ago.
+        let (taken, machine) = (MonotonicNs(now.0.saturating_sub(30_000_000_000)), scene.watch.sampler.machine());
+        let machine = machine.expect("this is Linux");
+        let sample = Sample { taken, completed: taken, machine, tasks: None, stall: None, is_below: false };
+        let Watch { engine: Engine { policy, state, plan, .. }, scopes, workloads, .. } = &mut scene.watch;
+        let observation = sample.observation(SLICE_SCOPE, scopes.get(SLICE_SCOPE), workloads.table.observed());
+        decide(policy, state, &observation, taken, plan);
+        let rested = monotonic();
+        timer(&mut scene, Duration::ZERO);
+        scene.uses("a", 95);
+        scene.uses("slice", 95);
+        scene.decide();
+        let plan = &scene.watch.engine.plan;
+        let (fallen, deficit) = (plan.attribution.expect("reckoned").fallen, plan.deficit.expect("reckoned"));
+        // However busy the machine is.
+        let during = plan.taken.since(rested).max(Duration::from_millis(500)).as_nanos();
+        let least = u64::try_from(u128::from(fallen.0) * 500_000_000 / during).expect("no more than the fall");
+        assert_eq!(fallen, Bytes::mib(75));
+        assert!(deficit.expected >= Amount::counted(least), "{deficit:?}");
     }
 
     #[test]
