@@ -1,9 +1,10 @@
 //! Writes what was done on the node, in order, each once, and as often as the API server can take.
 //!
 //! What could not be written stays in the outbox and is tried again after a pause that doubles. Each write has its own
-//! pause, so that one that fails always holds up no other; where the API server is not reached, or asks for that, all have
-//! one. What is refused for good, or forbidden for minutes, is logged and left. Conditions are written when they change,
-//! when the node's object is made anew or has other taints of ours, and again at each heartbeat; taints are looked at after them.
+//! pause, and its turn after those that have been due for longer, so that one that fails always holds up no other, also where
+//! each try takes long; where the API server is not reached, or asks for that, all have one. What is refused for good, or
+//! forbidden for minutes, is logged and left. Conditions are written when they change, when the node's object is made anew or
+//! has other taints of ours, and again at each heartbeat; taints are looked at after them.
 
 mod entry;
 mod notes;
@@ -20,6 +21,7 @@ use crate::node::{Condition, TaintEffect};
 use crate::own_node::NodeView;
 use crate::pods::Pods;
 use crate::standard::Standard;
+use core::cmp::Ordering;
 use core::time::Duration;
 use entry::Open;
 use jiff::Timestamp;
@@ -45,6 +47,8 @@ const CONFLICT: Duration = Duration::from_millis(100);
 /// For so long the node's object has other taints of ours than it should until they are written again: what this reporter has
 /// just written is seen later, and a program that removes them each time costs a write in this time.
 const ASTRAY: Duration = Duration::from_secs(5);
+/// An event goes behind what is due about pods, also where that became due up to so long after it.
+const EVENT_YIELDS: Duration = Duration::from_mins(1);
 /// Most evictions that are kept to be reported. The oldest go first: an agent evicts a hundred in a minute at most.
 const MOST_ENTRIES: usize = 1024;
 
@@ -90,6 +94,8 @@ pub struct Reporter {
     of_server: Retry,
     of_conditions: Retry,
     of_taints: Retry,
+    /// The last write was one of what the node has, and failed: another one goes before the next of these.
+    node_yields: bool,
     standard: StandardConditions,
     /// Events beside those of evictions.
     notes: Notes,
@@ -142,6 +148,7 @@ impl Reporter {
             of_server: Retry::new(now),
             of_conditions: Retry::new(now),
             of_taints: Retry::new(now),
+            node_yields: false,
             standard: StandardConditions::new(None, now),
             notes: Notes::default(),
             degraded: Vec::new(),
@@ -341,17 +348,23 @@ impl Reporter {
         outcomes.extend(ends.into_iter().chain(over));
     }
 
-    /// What is written next: what keeps pods away first, then what keeps the kubelet from starting what was killed, and
-    /// what is to be read by people last. Where nothing is due, how long that holds.
+    /// What is written next: what keeps pods away first, and then what has been due the longest, so that each write has its
+    /// turn, however long those take that fail again and again. Of those that became due together it is what keeps the kubelet
+    /// from starting what was killed first, and what is to be read by people last. Where nothing is due, how long that holds.
     fn next(&self, time: Timestamp, now: Instant) -> Result<Write, Duration> {
         let of_conditions = self.conditions.as_ref().map(|_| {
             let write = if self.first.is_some() { Write::Compare } else { Write::Conditions };
             // Without conditions taints would be those of an agent that is gone, so that both are written.
-            let due =
-                if self.due == Due::All { now } else { self.astray.unwrap_or(self.heartbeat).min(self.heartbeat) };
-            (due.max(self.of_conditions.due()), Some(write))
+            let due = self.of_conditions.due();
+            let heartbeat = self.astray.unwrap_or(self.heartbeat).min(self.heartbeat);
+            (if self.due == Due::All { due } else { due.max(heartbeat) }, write)
         });
-        let of_taints = (self.due == Due::Taints).then(|| (self.of_taints.due(), Some(Write::Taints)));
+        let of_taints = (self.due == Due::Taints).then(|| (self.of_taints.due(), Write::Taints));
+        let of_standard = self.standard.due().map(|due| (due, Write::Standard));
+        // Before all others, or behind them.
+        let place = if self.node_yields { Ordering::Greater } else { Ordering::Less };
+        let of_node = [of_conditions, of_taints, of_standard].into_iter().flatten();
+        let of_node = of_node.map(|(due, write)| (due, (place, due), Some(write)));
         let of_pod = |(at, open): (usize, &Open)| {
             let write = match open.step {
                 Step::Patch if open.is_in_conflict => Write::Look(at),
@@ -359,28 +372,35 @@ impl Reporter {
                 Step::Delete => Write::Delete(at),
                 Step::Wait(Some(until)) => {
                     let left = Duration::try_from(until.duration_since(time)).unwrap_or_default();
-                    return Some((now + left, None));
+                    return Some((now + left, (Ordering::Equal, now), None));
                 }
                 Step::Wait(None) | Step::Done => return None,
             };
-            Some((open.of_pod.due(), Some(write)))
+            Some((open.of_pod.due(), (Ordering::Equal, open.of_pod.due()), Some(write)))
         };
-        let of_event =
-            |(at, open): (usize, &Open)| (!open.entry.has_event).then(|| (open.of_event.due(), Some(Write::Event(at))));
+        let of_event = |(at, open): (usize, &Open)| {
+            let due = open.of_event.due();
+            (!open.entry.has_event).then(|| (due, (Ordering::Equal, due + EVENT_YIELDS), Some(Write::Event(at))))
+        };
         let open = || self.outbox.iter().enumerate();
-        let mut wait = HEARTBEAT;
         let spare = self.budget.spare(now);
-        let of_notes = self.notes.due().map(|(due, at)| (due.max(spare), Some(Write::Note(at))));
-        let of_standard = self.standard.due().map(|due| (due, Some(Write::Standard)));
-        let of_node = [of_conditions, of_taints, of_standard].into_iter().flatten();
-        for (due, write) in of_node.chain(open().filter_map(of_pod)).chain(open().filter_map(of_event)).chain(of_notes)
-        {
+        let of_note = |(due, at): (Instant, usize)| {
+            (due.max(spare), (Ordering::Equal, due + EVENT_YIELDS), Some(Write::Note(at)))
+        };
+        let of_pods = open().filter_map(of_pod).chain(open().filter_map(of_event)).chain(self.notes.due().map(of_note));
+        let (mut wait, mut first) = (HEARTBEAT, None);
+        // Each with when it is due, and its turn among those that are.
+        for (due, turn, write) in of_node.chain(of_pods) {
             match write {
-                Some(write) if due <= now => return Ok(write),
+                Some(write) if due <= now => {
+                    if first.is_none_or(|(earliest, _)| turn < earliest) {
+                        first = Some((turn, write));
+                    }
+                }
                 _ => wait = wait.min(due.saturating_duration_since(now)),
             }
         }
-        Err(wait)
+        first.map(|(_, write)| write).ok_or(wait)
     }
 
     fn retry(&mut self, write: Write) -> &mut Retry {

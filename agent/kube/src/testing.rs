@@ -1,5 +1,6 @@
 //! An API server in this process, which answers by what it is sent.
 
+use core::time::Duration;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -35,7 +36,15 @@ pub(crate) fn refused(code: u16, reason: &str, message: &str) -> (u16, Value) {
 
 /// A client of an API server that answers so.
 pub(crate) fn server(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Client, Log) {
-    let (log, answer) = (Log::default(), Arc::new(answer));
+    slow_server(|_| Duration::ZERO, answer)
+}
+
+/// The same of one whose answers take so long.
+pub(crate) fn slow_server(
+    takes: impl Fn(&Asked) -> Duration + Send + Sync + 'static,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Client, Log) {
+    let (log, answer) = (Log::default(), Arc::new((takes, answer)));
     let kept = Arc::clone(&log);
     let service = tower::service_fn(move |request: Request<Body>| {
         let (log, answer) = (Arc::clone(&kept), Arc::clone(&answer));
@@ -48,6 +57,11 @@ pub(crate) fn server(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'st
                 query: parts.uri.query().unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
             };
+            let (takes, answer) = &*answer;
+            let takes = takes(&asked);
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
+            }
             let (code, text) = answer(&asked);
             log.lock().expect("no test failed with it").push(asked);
             let response = Response::builder().status(StatusCode::from_u16(code).expect("a code"));

@@ -12,6 +12,8 @@ impl Reporter {
     /// Takes in what came of a write of that time.
     pub(super) fn done(&mut self, write: Write, time: Timestamp, result: Result<(), Refusal>) {
         let what = self.what(write);
+        let is_of_node = matches!(write, Write::Compare | Write::Conditions | Write::Taints | Write::Standard);
+        self.node_yields = is_of_node && result.is_err();
         if !matches!(result, Err(Refusal::Later(..) | Refusal::Unusable(_))) {
             self.of_server.succeed("what is reported");
         }

@@ -84,9 +84,9 @@ impl Retry {
         }
     }
 
-    /// It was done.
+    /// It was done. Where it is to be done again, it is due from now on: those go first that have waited for longer.
     pub(super) fn succeed(&mut self, what: impl fmt::Display) {
-        (self.failures, self.futile) = (0, 0);
+        (self.failures, self.futile, self.due) = (0, 0, Instant::now());
         if self.trouble.take().is_some() {
             tracing::info!("the API server takes {what} again");
         }
@@ -110,5 +110,16 @@ mod tests {
                 assert!(expected.contains(&pause), "{named} s: {pause:?}");
             });
         }
+    }
+
+    #[test]
+    fn what_was_done_is_due_again_from_then_on_so_that_it_is_behind_what_waits() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let [mut done, waits] = [Retry::new(Instant::now()), Retry::new(Instant::now())];
+            tokio::time::advance(Duration::from_secs(1)).await;
+            done.succeed("it");
+            assert_eq!(done.due() - waits.due(), Duration::from_secs(1));
+        });
     }
 }

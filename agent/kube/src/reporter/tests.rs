@@ -1,7 +1,7 @@
 use super::*;
 use crate::eviction::Eviction;
 use crate::node::Kind;
-use crate::testing::{Asked, Log, refused, server};
+use crate::testing::{Asked, Log, refused, server, slow_server};
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Node, Pod, PodStatus,
 };
@@ -88,6 +88,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
 const LONG_AGO: Progress = Progress::Patched { first: Timestamp::UNIX_EPOCH, last: Timestamp::UNIX_EPOCH };
 const PATCH: &str = "PATCH /api/v1/namespaces/shop/pods/web/status";
 const DELETE: &str = "DELETE /api/v1/namespaces/shop/pods/web";
+const DB: &str = "PATCH /api/v1/namespaces/shop/pods/db/status";
 const EVENT: &str = "POST /api/v1/namespaces/shop/events";
 const LIST: &str = "GET /api/v1/namespaces/shop/pods";
 
@@ -388,7 +389,7 @@ fn a_decision_is_taken_in_before_the_next_write_and_a_condition_is_written_befor
         };
         let _ = timeout(Duration::from_mins(1), reporting(client, [eviction("db")]).run(report, outcomes)).await;
         let writes: Vec<_> = lines(&log).into_iter().filter(|line| !line.starts_with("GET")).take(4).collect();
-        let (of_node, of_pod) = ("PATCH /api/v1/nodes/n1/status".to_owned(), PATCH.replace("web", "db"));
+        let (of_node, of_pod) = ("PATCH /api/v1/nodes/n1/status".to_owned(), DB.to_owned());
         assert_eq!(writes, [of_node, of_pod, EVENT.to_owned(), EVENT.replace("shop", "default")]);
     });
 }
@@ -406,14 +407,72 @@ fn a_pod_that_fails_always_holds_up_no_other_and_so_do_the_conditions() {
         let holds = Condition { kind: Kind::Memory, holds: true, since: Timestamp::UNIX_EPOCH };
         reporter.set_conditions(vec![holds]);
         until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
-        let db = PATCH.replace("web", "db");
         let all = lines(&log);
-        assert!(all.contains(&db), "{all:?}");
+        assert!(all.contains(&DB.to_owned()), "{all:?}");
         assert!(begun.elapsed() < Duration::from_millis(500), "nothing has waited: {:?}", begun.elapsed());
         until(&mut reporter, |_| lines(&log).iter().filter(|line| *line == PATCH).count() == 6).await;
         // Half of 1, 2, 4, 8 and 16 s.
         assert!(begun.elapsed() > Duration::from_secs(15), "{:?}", begun.elapsed());
     });
+}
+
+#[test]
+fn pods_whose_patches_take_long_and_fail_always_hold_up_no_other_and_no_event() {
+    run(async {
+        let fails = |asked: &Asked| asked.path.contains("/pods/hook-");
+        let slow = move |asked: &Asked| if fails(asked) { Duration::from_secs(30) } else { Duration::ZERO };
+        let (client, log) = slow_server(slow, move |asked| {
+            if fails(asked) { refused(500, "InternalError", "a webhook has failed") } else { accepts(asked) }
+        });
+        let begun = Instant::now();
+        let mut reporter = reporting(client, ["hook-1", "hook-2", "hook-3", "web"].map(eviction));
+        until(&mut reporter, |_| lines(&log).contains(&PATCH.to_owned())).await;
+        assert!(begun.elapsed() < Duration::from_secs(91), "after one try of each: {:?}", begun.elapsed());
+        reporter.set_conditions(memory(true));
+        until(&mut reporter, |it| it.due == Due::Nothing).await;
+        assert!(begun.elapsed() < Duration::from_secs(122), "after one more: {:?}", begun.elapsed());
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        assert!(begun.elapsed() < Duration::from_mins(4), "after two or three of each: {:?}", begun.elapsed());
+        until(&mut reporter, |_| lines(&log).len() >= 60).await;
+        let tries = |name: &str| lines(&log).iter().filter(|line| line.contains(name)).count();
+        let tries = ["hook-1", "hook-2", "hook-3"].map(tries);
+        assert!(tries.iter().max() <= tries.iter().min().map(|least| least + 2).as_ref(), "each in turn: {tries:?}");
+    });
+}
+
+#[test]
+fn what_the_node_has_holds_up_no_eviction_where_it_takes_long_and_fails_always() {
+    run(async {
+        let is_of_node = |asked: &Asked| asked.path.contains("/nodes/");
+        let slow = move |asked: &Asked| if is_of_node(asked) { Duration::from_secs(30) } else { Duration::ZERO };
+        let (client, log) = slow_server(slow, move |asked| {
+            if is_of_node(asked) { refused(500, "InternalError", "a webhook has failed") } else { accepts(asked) }
+        });
+        let mut reporter = reporting(client, ["web", "db"].map(eviction)).with_standard(Some(Standard::Lead));
+        reporter.set_conditions(memory(false));
+        reporter.set_conditions(memory(true));
+        let begun = Instant::now();
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        let of_pods: Vec<_> = lines(&log).into_iter().filter(|line| !line.contains("/nodes/")).collect();
+        assert_eq!(of_pods, [PATCH, DB, EVENT, EVENT]);
+        assert!(begun.elapsed() < Duration::from_secs(130), "one of the node's before each: {:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn an_event_goes_behind_a_patch_that_is_due_later_but_not_much_later() {
+    for (later, expected) in
+        [(EVENT_YIELDS / 2, [PATCH, DB, EVENT, EVENT]), (EVENT_YIELDS * 2, [PATCH, EVENT, DB, EVENT])]
+    {
+        run(async {
+            let (client, log) = server(accepts);
+            let mut reporter = reporting(client, [eviction("web")]);
+            tokio::time::advance(later).await;
+            reporter.add(eviction("db"));
+            until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+            assert_eq!(lines(&log), expected, "{later:?}");
+        });
+    }
 }
 
 #[test]
