@@ -186,7 +186,7 @@ fn insert(pods: &mut Pods, pod: Pod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Asked, refused, server};
+    use crate::testing::{Asked, deep, refused, server};
     use serde_json::{Value, json};
 
     fn pod(name: &str, version: u32) -> Value {
@@ -262,6 +262,24 @@ mod tests {
             5,
         ));
         assert_eq!(seen, ["a b", "lost", "b c", "lost", "d"]);
+    }
+
+    #[test]
+    fn a_pod_that_is_deeper_than_is_followed_is_known_and_is_known_to_be_gone() {
+        let hostile = |version| {
+            let mut object = pod("hostile", version);
+            object["metadata"]["managedFields"][0]["fieldsV1"] = deep(200);
+            object
+        };
+        let seen = run(seen(
+            move |_, number| match number {
+                0 => (200, json!([event("ADDED", &pod("a", 1)), event("ADDED", &hostile(2)), end_of_list(3)])),
+                1 => (200, json!([event("DELETED", &hostile(4))])),
+                _ => refused(503, "ServiceUnavailable", ""),
+            },
+            2,
+        ));
+        assert_eq!(seen, ["a hostile", "a"]);
     }
 
     #[test]

@@ -34,6 +34,19 @@ pub(crate) fn refused(code: u16, reason: &str, message: &str) -> (u16, Value) {
     (code, status)
 }
 
+/// An event of a watch as an API server writes it: its type first, by which the object is read as it comes.
+pub(crate) fn line(event: &Value) -> String {
+    format!(r#"{{"type":{},"object":{}}}"#, event["type"], event["object"])
+}
+
+/// Values in one another, so many. `serde_json` follows 127.
+pub(crate) fn deep(depth: usize) -> Value {
+    (0..depth).fold(Value::Null, |inner, number| match number % 2 {
+        0 => Value::Array(vec![inner]),
+        _ => Value::Object([("f:a".to_owned(), inner)].into_iter().collect()),
+    })
+}
+
 /// A client of an API server that answers so.
 pub(crate) fn server(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Client, Log) {
     slow_server(|_| Duration::ZERO, answer)
@@ -66,7 +79,7 @@ pub(crate) fn slow_server(
             log.lock().expect("no test failed with it").push(asked);
             let response = Response::builder().status(StatusCode::from_u16(code).expect("a code"));
             let text = if let Value::Array(lines) = &text {
-                lines.iter().map(|line| line.to_string() + "\n").collect()
+                lines.iter().map(|event| line(event) + "\n").collect()
             } else {
                 text.to_string()
             };

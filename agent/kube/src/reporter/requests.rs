@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
 
 impl Reporter {
     /// Sends a request of this time, and waits for what comes of it.
@@ -61,7 +62,9 @@ impl Reporter {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        self.pods_beside(at).delete(&eviction.name, &parameters).await.map(drop)
+        let request = Request::new(self.pods_beside(at).resource_url()).delete(&eviction.name, &parameters);
+        // The answer may be the pod, of which `Api::delete` would read all before it is seen what it is.
+        self.client.request_text(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
     }
 
     async fn create_event(&self, at: usize) -> kube::Result<()> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::eviction::Eviction;
 use crate::node::Kind;
-use crate::testing::{Asked, Log, refused, server, slow_server};
+use crate::testing::{Asked, Log, deep, refused, server, slow_server};
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Node, Pod, PodStatus,
 };
@@ -201,6 +201,25 @@ fn a_pod_that_runs_on_and_one_whose_patch_is_refused_are_deleted_by_their_uid() 
         assert_eq!(lines(&log), [PATCH, DELETE, EVENT]);
         let body = log.lock().expect("no test failed with it")[1].body.clone();
         assert_eq!(body["gracePeriodSeconds"], 30, "that of a soft threshold is not cut short");
+    });
+}
+
+#[test]
+fn a_pod_is_patched_and_deleted_once_whatever_its_author_wrote_into_managed_fields() {
+    run(async {
+        let managed_fields = json!([{ "manager": "author", "fieldsV1": deep(200) }]);
+        let metadata = json!({ "name": "web", "managedFields": managed_fields });
+        let pod = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": metadata });
+        let (client, log) =
+            server(move |asked| if asked.path.contains("/pods/") { (200, pod.clone()) } else { accepts(asked) });
+        let mut reporter = reporting(client, [eviction("web")]);
+        until(&mut reporter, |it| it.outbox.iter().all(|open| open.entry.has_event)).await;
+        reporter.outbox[0].entry.progress = LONG_AGO;
+        reporter.pods = Some(patched("web", "Running", None, false));
+        until(&mut reporter, |it| it.outbox.is_empty()).await;
+        assert_eq!(lines(&log), [PATCH, EVENT, DELETE]);
+        let ends = Outcome::Ends("uid-of-web".into());
+        assert_eq!(reporter.outcomes[..2], [ends.clone(), ends], "the kubelet ends it");
     });
 }
 
