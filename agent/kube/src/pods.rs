@@ -36,15 +36,18 @@ pub enum Change {
 /// Follows the pods of this node, by a client and what is notified with it ([`crate::client`]), until nothing receives what
 /// changed. They are listed by the watch itself where the API server can do that (streaming lists, 1.32), which is a read
 /// from its cache, and otherwise at once, from there too. A watch that ends goes on from where it was; after an error there
-/// is a pause that doubles, with a random part. Of more than [`MOST_PODS`] that have not ended, what was said before holds.
+/// is a pause that doubles, with a random part. After an event that cannot be read all are listed again; where the watch lists
+/// them, one that cannot be read then is left out, so that nothing is known of it. Of more than [`MOST_PODS`] that have not
+/// ended, what was said before holds.
 pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, changes: mpsc::Sender<Change>) {
     let api = Api::<Received>::all(client);
     // Not in pages, which would be read from etcd: a node has few.
     let config = Config { page_size: None, ..Config::default() };
     let listed_first = config.fields(&format!("spec.nodeName={node}")).any_semantic();
     let mut config = listed_first.clone().streaming_lists();
+    let mut unread = Failures::default();
     loop {
-        match follow(watcher(api.clone(), config.clone()), &watching, &changes).await {
+        match follow(watcher(api.clone(), config.clone()), &watching, &changes, &mut unread).await {
             Next::End => return,
             Next::Anew => {}
             Next::ListFirst => {
@@ -72,6 +75,8 @@ async fn follow(
     events: impl Stream<Item = Result<Event<Received>, watcher::Error>>,
     watching: &Notify,
     changes: &mpsc::Sender<Change>,
+    // These do not end with what can be read: a pod that cannot be may change all the time.
+    unread: &mut Failures,
 ) -> Next {
     let (mut events, mut known) = (pin!(events), Known::default());
     let (mut failures, mut is_lost) = (Failures::default(), false);
@@ -87,7 +92,7 @@ async fn follow(
         };
         // What is there already is one change.
         let mut next = received;
-        let mut failed = None;
+        let (mut failed, mut is_behind) = (None, false);
         while let Some(event) = next.take() {
             match event {
                 Ok(event) => {
@@ -107,7 +112,10 @@ async fn follow(
                 }
                 Err(watcher::Error::WatchStartFailed(error)) if is_not_streamed(&error) => return Next::ListFirst,
                 Err(error) => {
-                    failed = Some(chain(&error));
+                    // The watcher goes on behind it. In a list it would be there again.
+                    is_behind = is_unread(&error) && known.listed.is_none();
+                    let what = if is_unread(&error) { "an event cannot be read: " } else { "" };
+                    failed = Some(format!("{what}{}", chain(&error)));
                     break;
                 }
             }
@@ -124,9 +132,19 @@ async fn follow(
             if changes.send(Change::Lost(why)).await.is_err() {
                 return Next::End;
             }
+            let failures = if is_behind { &mut *unread } else { &mut failures };
             tokio::time::sleep(failures.add(Instant::now(), fastrand::f64())).await;
+            if is_behind {
+                return Next::Anew;
+            }
         }
     }
+}
+
+/// What an event said that cannot be read is lost: of which pod it was, and whether that is gone. To the kube client a line that
+/// is JSON and no event is a status, of which every field may be absent (`request_events`).
+const fn is_unread(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchFailed(kube::Error::SerdeError(_) | kube::Error::Api(_)))
 }
 
 /// `sendInitialEvents` is refused as not valid where the server has no `WatchList` (validation of `ListOptions`).
@@ -332,6 +350,64 @@ mod tests {
             3,
         ));
         assert_eq!(seen, ["a", "lost", "b"]);
+    }
+
+    /// No pod.
+    fn unreadable(name: &str) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "uid": 7 } })
+    }
+
+    #[test]
+    fn after_an_event_that_cannot_be_read_pods_are_listed_again_and_one_that_cannot_be_is_left_out() {
+        let seen = run(seen(
+            |asked, number| {
+                let lists = asked.query.contains("sendInitialEvents=true");
+                assert_eq!(lists, matches!(number, 0 | 2), "{number}: {}", asked.query);
+                match number {
+                    0 => (200, json!([event("ADDED", &pod("a", 1)), event("ADDED", &pod("b", 2)), end_of_list(3)])),
+                    1 => (200, json!([event("DELETED", &unreadable("b")), event("ADDED", &pod("c", 5))])),
+                    2 => {
+                        let [a, c] = [("a", 1), ("c", 5)].map(|(name, version)| event("ADDED", &pod(name, version)));
+                        (200, json!([a, event("ADDED", &unreadable("d")), c, end_of_list(6)]))
+                    }
+                    3 => (200, json!([event("ADDED", &pod("e", 7))])),
+                    _ => refused(503, "ServiceUnavailable", ""),
+                }
+            },
+            5,
+        ));
+        assert_eq!(seen, ["a b", "lost", "lost", "a c", "a c e"]);
+    }
+
+    #[test]
+    fn an_event_that_is_json_of_another_type_is_unread_and_what_an_api_server_says_itself_is_not() {
+        let status = || Box::new(kube::core::Status::default());
+        let of_json = serde_json::from_str::<Value>("{]").map_err(kube::Error::SerdeError).expect_err("none");
+        for (error, expected) in [
+            (watcher::Error::WatchFailed(of_json), true),
+            (watcher::Error::WatchFailed(kube::Error::Api(status())), true),
+            (watcher::Error::WatchFailed(kube::Error::ReadEvents(std::io::Error::other("it is away"))), false),
+            (watcher::Error::WatchStartFailed(kube::Error::Api(status())), false),
+            (watcher::Error::WatchError(status()), false),
+            (watcher::Error::NoResourceVersion, false),
+        ] {
+            assert_eq!(is_unread(&error), expected, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn lists_after_events_that_cannot_be_read_have_pauses_that_double() {
+        run(async {
+            let begun = Instant::now();
+            let answer = |asked: &Asked, _| {
+                let lists = asked.query.contains("sendInitialEvents=true");
+                let lines = [event("ADDED", &pod("a", 1)), end_of_list(2)];
+                (200, if lists { json!(lines) } else { json!([event("MODIFIED", &unreadable("b"))]) })
+            };
+            assert_eq!(seen(answer, 12).await, ["a", "lost"].repeat(6));
+            // Half of 1, 2, 4, 8 and 16 s.
+            assert!(begun.elapsed() > Duration::from_secs(15), "{:?}", begun.elapsed());
+        });
     }
 
     /// The answer of an API server that does not list by a watch.
