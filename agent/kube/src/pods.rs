@@ -101,6 +101,8 @@ async fn follow(
                         failures.end();
                     }
                     known.take_in(event);
+                    // It is followed again, also where that brings nothing new.
+                    known.is_changed |= is_lost && known.listed.is_none();
                     if known.are_too_many {
                         let why = format!("more than {MOST_PODS} pods that have not ended have the name of this node");
                         if changes.send(Change::Lost(why)).await.is_err() {
@@ -168,14 +170,21 @@ impl Known {
     fn take_in(&mut self, event: Event<Received>) {
         match event {
             Event::Init => self.listed = Some(Pods::new()),
-            Event::InitApply(Received(pod)) => self.are_too_many |= !insert(self.listed.get_or_insert_default(), pod),
+            Event::InitApply(Received(pod)) => {
+                self.are_too_many |= !insert(self.listed.get_or_insert_default(), kept(pod));
+            }
             Event::InitDone => {
                 self.pods = self.listed.take().unwrap_or_default();
                 self.is_changed = true;
             }
             Event::Apply(Received(pod)) => {
-                self.are_too_many |= !insert(&mut self.pods, pod);
-                self.is_changed = true;
+                let pod = kept(pod);
+                let known = pod.metadata.uid.as_ref().and_then(|uid| self.pods.get(uid));
+                // Most events are of what nothing reads: conditions, readiness, annotations of others.
+                if known.is_none_or(|known| **known != pod) {
+                    self.are_too_many |= !insert(&mut self.pods, pod);
+                    self.is_changed = true;
+                }
             }
             Event::Delete(Received(pod)) => {
                 self.is_changed |= pod.metadata.uid.is_some_and(|uid| self.pods.remove(&uid).is_some());
@@ -192,7 +201,7 @@ impl Known {
 /// Where there is no room, one that has ended goes. False: none has.
 fn insert(pods: &mut Pods, pod: Pod) -> bool {
     let Some(uid) = pod.metadata.uid.clone() else { return true };
-    pods.insert(uid.clone(), Arc::new(kept(pod)));
+    pods.insert(uid.clone(), Arc::new(pod));
     if pods.len() <= MOST_PODS {
         return true;
     }
@@ -334,6 +343,48 @@ mod tests {
         assert_eq!((known.pods.len(), known.pods.contains_key("7"), known.are_too_many), (MOST_PODS, false, false));
         known.take_in(Event::Apply(object("another", "Running")));
         assert!(known.are_too_many);
+    }
+
+    #[test]
+    fn what_nothing_reads_is_no_change() {
+        let object = |version: u32, annotation: &str, phase: &str| {
+            let mut object = pod("a", version);
+            object["metadata"]["annotations"] = json!({ annotation: "at" });
+            let state = json!({ "running": { "startedAt": "2026-11-01T10:00:00Z" } });
+            let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": version.is_multiple_of(2), "restartCount": version,
+                "state": state });
+            object["status"] = json!({ "phase": phase, "containerStatuses": [container],
+                "conditions": [{ "type": "Ready", "status": version.is_multiple_of(2).to_string() }] });
+            serde_json::from_value::<Received>(object).expect("a pod")
+        };
+        let mut known = Known::default();
+        let mut is_change = |event| {
+            known.take_in(event);
+            known.changed().is_some()
+        };
+        assert!(is_change(Event::Apply(object(1, "of-another", "Running"))), "it is new");
+        assert!(!is_change(Event::Apply(object(2, "of-one-more", "Running"))));
+        assert!(!is_change(Event::Apply(object(3, "of-another", "Running"))));
+        assert!(is_change(Event::Apply(object(4, crate::eviction::REPORTED_AT, "Running"))), "that it was patched");
+        assert!(is_change(Event::Apply(object(5, crate::eviction::REPORTED_AT, "Failed"))), "its phase");
+        assert!(is_change(Event::Delete(object(6, crate::eviction::REPORTED_AT, "Failed"))), "it is gone");
+        assert!(!is_change(Event::Delete(object(6, crate::eviction::REPORTED_AT, "Failed"))));
+    }
+
+    #[test]
+    fn an_event_that_changes_nothing_shows_that_pods_are_followed_again() {
+        let seen = run(seen(
+            |_, number| match number {
+                0 => (200, json!([event("ADDED", &pod("a", 1)), end_of_list(2)])),
+                1 => {
+                    let error = event("ERROR", &refused(500, "InternalError", "").1);
+                    (200, json!([event("MODIFIED", &pod("a", 3)), error, event("MODIFIED", &pod("a", 4))]))
+                }
+                _ => refused(503, "ServiceUnavailable", ""),
+            },
+            4,
+        ));
+        assert_eq!(seen, ["a", "lost", "a", "lost"]);
     }
 
     #[test]

@@ -384,10 +384,10 @@ impl Reporter {
         };
         let open = || self.outbox.iter().enumerate();
         let spare = self.budget.spare(now);
-        let of_note = |(due, at): (Instant, usize)| {
+        let as_note = |(due, at): (Instant, usize)| {
             (due.max(spare), (Ordering::Equal, due + EVENT_YIELDS), Some(Write::Note(at)))
         };
-        let of_pods = open().filter_map(of_pod).chain(open().filter_map(of_event)).chain(self.notes.due().map(of_note));
+        let of_pods = open().filter_map(of_pod).chain(open().filter_map(of_event)).chain(self.notes.due().map(as_note));
         let (mut wait, mut first) = (HEARTBEAT, None);
         // Each with when it is due, and its turn among those that are.
         for (due, turn, write) in of_node.chain(of_pods) {

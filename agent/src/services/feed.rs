@@ -64,6 +64,8 @@ pub(super) struct Feed {
     sent_limits: BTreeMap<Uid, Vec<StorageLimit>>,
     /// Pods that have ended, if there are no others than these and those that are known.
     ended: Option<BTreeSet<Uid>>,
+    /// Which of these the core was sent since the last [`PodMessage::Complete`], and whether that there are no others.
+    round: (BTreeSet<Uid>, bool),
     /// The core knows that all is sent once more: it may know pods of an earlier process that have gone since.
     has_begun: bool,
     /// No longer than what is known and what was sent together, limits included, with the pods that have ended and three more.
@@ -90,6 +92,7 @@ impl Feed {
     pub(super) fn begin(&mut self) {
         self.sent.clear();
         self.sent_limits.clear();
+        self.round = Default::default();
         self.has_begun = false;
         self.removed = None;
         self.stops.clear();
@@ -180,8 +183,10 @@ impl Feed {
         }
     }
 
+    /// Of a round that is under way what was sent is not sent again: it comes to its end also where changes come faster than
+    /// rounds. What has changed goes first, and what was sent and holds no more is made good by a round after it.
     fn plan(&mut self) {
-        let Self { known, of_manifests, sent, limits, sent_limits, ended, has_begun, next, .. } = self;
+        let Self { known, of_manifests, sent, limits, sent_limits, ended, round, has_begun, next, .. } = self;
         next.clear();
         // What was never read is not sent as nothing.
         let Some(listed) = known else { return };
@@ -199,8 +204,11 @@ impl Feed {
             }
         }
         if let Some(ended) = ended {
-            next.extend(ended.iter().map(|uid| PodMessage::Ended(*uid)));
-            next.push_back(PodMessage::NoOthers);
+            let before = next.len();
+            next.extend(ended.difference(&round.0).map(|uid| PodMessage::Ended(*uid)));
+            if next.len() > before || !round.1 {
+                next.push_back(PodMessage::NoOthers);
+            }
         }
         next.push_back(PodMessage::Complete);
     }
@@ -261,7 +269,14 @@ impl Feed {
                 self.sent.remove(&uid);
                 self.sent_limits.remove(&uid);
             }
-            PodMessage::Complete | PodMessage::Ended(_) | PodMessage::NoOthers => {}
+            PodMessage::Ended(uid) => drop(self.round.0.insert(uid)),
+            PodMessage::NoOthers => self.round.1 = true,
+            PodMessage::Complete => {
+                let (ended, are_all) = std::mem::take(&mut self.round);
+                if are_all.then_some(ended) != self.ended {
+                    self.plan();
+                }
+            }
         }
         Ok(())
     }
@@ -410,6 +425,87 @@ mod tests {
             feed.send_next(Some(&core)).await.expect_err("it has ended");
         });
     }
+
+    /// Sends the next message, and gives it as a core receives it.
+    async fn sent(feed: &mut Feed, core: &Core, socket: &OwnedFd) -> PodMessage {
+        feed.send_next(Some(core)).await.expect("it runs");
+        let mut buffer = [0; MESSAGE];
+        let (length, _) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).expect("it was sent");
+        let Some(Message::Pod(message)) = Message::decode(&buffer[..length]) else {
+            panic!("nothing but pods is known")
+        };
+        message
+    }
+
+    /// A feed, and a core that it sends to.
+    fn scene() -> (Feed, Core, OwnedFd) {
+        let (ours, theirs) = handover::messages_pair().expect("sockets");
+        (Feed::default(), Core::new(ours).expect("a runtime"), theirs)
+    }
+
+    #[test]
+    fn a_round_comes_to_its_end_also_where_changes_come_faster_and_has_all_of_them() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (mut feed, core, socket) = scene();
+            let (mut priority, mut ended) = (0, (100..400).map(Uid).collect::<BTreeSet<_>>());
+            feed.learn(known(pods(&[1, 2], priority)), Some(ended.clone()));
+            feed.begin();
+            let (mut pods_sent, mut ended_sent) = (BTreeMap::new(), BTreeSet::new());
+            for count in 0.. {
+                assert!(count < 600, "it is sent Complete");
+                match sent(&mut feed, &core, &socket).await {
+                    PodMessage::Pod(facts) => drop(pods_sent.insert(facts.uid, facts)),
+                    PodMessage::Ended(uid) => assert!(ended_sent.insert(uid), "each once"),
+                    PodMessage::Complete => break,
+                    _ => {}
+                }
+                if count % 10 == 0 {
+                    priority += 1;
+                    ended.insert(Uid(1000 + count));
+                }
+                feed.learn(known(pods(&[1, 2], priority)), Some(ended.clone()));
+            }
+            assert_eq!((pods_sent, ended_sent), (pods(&[1, 2], priority), ended));
+            assert!(feed.next.is_empty());
+        });
+    }
+
+    #[test]
+    fn what_a_round_has_sent_that_holds_no_more_is_made_good_by_another_one() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let of = |uids: &[u128]| uids.iter().copied().map(Uid).collect::<BTreeSet<_>>();
+            let [one, two, three] = [1, 2, 3].map(|uid| PodMessage::Ended(Uid(uid)));
+            let (no_others, complete) = (PodMessage::NoOthers, PodMessage::Complete);
+            for (first, then, last, expected) in [
+                (2, Some(of(&[2, 3])), one, vec![two, three, no_others, complete, two, three, no_others, complete]),
+                (4, None, no_others, vec![complete, complete]),
+                (2, None, one, vec![complete]),
+                (4, Some(of(&[1, 2])), no_others, vec![complete]),
+            ] {
+                let (mut feed, core, socket) = scene();
+                feed.learn(known(BTreeMap::new()), Some(of(&[1, 2])));
+                let mut before = PodMessage::Begin;
+                for _ in 0..first {
+                    before = sent(&mut feed, &core, &socket).await;
+                }
+                assert_eq!(before, last);
+                feed.learn(known(BTreeMap::new()), then);
+                let mut all = Vec::new();
+                while !feed.next.is_empty() {
+                    all.push(sent(&mut feed, &core, &socket).await);
+                }
+                assert_eq!(all, expected, "after {last:?}");
+            }
+            let (mut feed, core, socket) = scene();
+            feed.learn(known(BTreeMap::new()), Some(of(&[1])));
+            while sent(&mut feed, &core, &socket).await != one {}
+            feed.begin();
+            assert_eq!(feed.next, [PodMessage::Begin, one, no_others, complete], "a new core was sent nothing");
+        });
+    }
+
     #[test]
     fn the_newest_reading_of_each_disk_is_sent_once_to_each_core() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
