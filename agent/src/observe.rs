@@ -120,7 +120,7 @@ impl Own {
         let account = configuration.machine.cluster.in_cluster.then(crate::supervisor::service_account);
         let entered = namespaces::enter_cgroups().and_then(|mounts| mounts.map_or(Ok(()), namespaces::Mounts::enter));
         if let Err(error) = entered {
-            crate::log::complain(&format!("a part of this machine is seen, if anything: {error}"));
+            crate::log::complain(&format!("only what this container shows is seen: {error}"));
         }
         Ok(Self { list, account })
     }

@@ -132,8 +132,9 @@ impl PodList {
     /// # Errors
     /// [`ConfigError`] where it cannot be opened, as for any other wrong argument.
     pub(crate) fn read(path: Option<&Path>) -> anyhow::Result<Option<Self>> {
-        ensure_opens(path)?;
-        path.map(|path| Ok(Self { path: path.to_owned(), bytes: content(path)? })).transpose()
+        let Some(path) = path else { return Ok(None) };
+        let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
+        Ok(Some(Self { path: path.to_owned(), bytes: content_of(file, path)? }))
     }
 
     /// Parses it.
@@ -145,13 +146,20 @@ impl PodList {
 /// Refuses a list of pods that cannot be opened, as any other wrong argument.
 fn ensure_opens(list: Option<&Path>) -> Result<(), ConfigError> {
     let Some((path, error)) = list.and_then(|path| Some((path, File::open(path).err()?))) else { return Ok(()) };
+    Err(cannot_open(path, &error))
+}
+
+fn cannot_open(path: &Path, error: &std::io::Error) -> ConfigError {
     let (file, key) = (path.display().to_string(), String::new());
-    Err(ConfigError(vec![Problem { file, line: None, key, value: None, expected: unreadable(&error) }]))
+    ConfigError(vec![Problem { file, line: None, key, value: None, expected: unreadable(error) }])
 }
 
 /// All of a file, of bounded size.
 pub(crate) fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    content_of(File::open(path).with_context(|| format!("cannot open {}", path.display()))?, path)
+}
+
+fn content_of(file: File, path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(bytes.len() as u64 <= MOST_BYTES, "{} is longer than {} MiB", path.display(), MOST_BYTES >> 20);

@@ -341,7 +341,7 @@ impl Bench {
         let stopped = self.stopped(cell).filter(|it| revision::is_same(&it.revision, &self.revision));
         let Some(stopped) = stopped else { return Ok(found) };
         let found = match found {
-            // It was begun after that was complete, to measure it again.
+            // With --again, after what was found was complete.
             Some(_) if is_same(&stopped) => Some(stopped),
             Some(mut found) => {
                 // Of the rest of that, and not of another run.

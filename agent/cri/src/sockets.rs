@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// (`defaultRuntimeEndpoints` in cri-tools' `cmd/crictl`). `/var/run`, which some documents name, is a link to `/run`.
 ///
 /// Not cri-dockerd's: the service manager listens there (`cri-docker.socket`), so that to connect is to start it. Where it is
-/// the runtime, it is named.
+/// the runtime, it has to be named.
 pub const USUAL_SOCKETS: [(&str, &str); 3] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("k3s", "/run/k3s/containerd/containerd.sock"),

@@ -291,11 +291,10 @@ impl Inventory {
                     }
                 }
                 // Those that are known keep their slots: what is new cannot displace them. Where a directory was not read, what
-                // is below it was not seen either, and what is gone is found by its own files or by the next walk.
+                // is below it was not seen either.
                 let walk = self.walk;
-                if is_whole {
-                    self.close(|known| known.seen != walk, sink);
-                }
+                let is_over = |known: &Known| is_whole || is_over(known, &discovery);
+                self.close(|known| known.seen != walk && is_over(known), sink);
                 (self.without_row, self.has_unopened) = (0, false);
                 for found in &discovery.workloads {
                     self.meet(found, sink);
@@ -564,6 +563,8 @@ impl Inventory {
     fn find_marks(&mut self, sink: &mut impl Sink) {
         let Some(patterns) = &self.config.brakes else { return };
         let mut discovery = match self.find(patterns, Bounds::default()) {
+            // What is below the directory that was not read may be one of them.
+            Ok(Discovery { unread: Some(_), .. }) => return,
             Ok(discovery) => discovery,
             Err(error) => return sink.trouble("mark", Some(format!("cannot find slices to mark: {error}"))),
         };
@@ -591,6 +592,16 @@ impl Inventory {
 fn read_cache(handle: &Handle, now: MonotonicNs) -> (PageCache, Option<Seen>) {
     let cache = handle.page_cache().ok();
     (cache.unwrap_or_default(), cache.map(|cache| Seen { at: now, usage: cache.charged }))
+}
+
+/// Whether one that a walk did not see is no workload any more, although that walk did not read every directory: it is gone
+/// by its own files, must not be touched now, or lies in another one.
+fn is_over(known: &Known, discovery: &Discovery) -> bool {
+    let path = known.handle.path();
+    let is_in = |outer: &[u8]| path.strip_prefix(outer).is_some_and(|rest| rest.first() == Some(&b'/'));
+    matches!(known.handle.populated(), Err(Fault::Gone))
+        || discovery.refused.iter().any(|refused| refused == path || is_in(refused))
+        || discovery.workloads.iter().any(|found| is_in(&found.path))
 }
 
 fn is_owner(found: &Found, owner: Owner) -> bool {

@@ -81,6 +81,26 @@ fn no_workload_is_closed_because_a_directory_above_it_could_not_be_read() {
         in_part += usize::from(trouble.starts_with("cannot read work.slice"));
     }
     assert!(in_part > 0, "no walk got on and did not see all");
+    // The kubelet was started in one of them meanwhile.
+    let kubelet = WORKLOADS[2].as_bytes().to_vec();
+    inventory.protect_node(vec![kubelet]);
+    let mut seen = 0;
+    for free in 0..12 {
+        let current = Some(u64::try_from(next).expect("a descriptor") + free);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: all.maximum }).expect("lowered");
+        inventory.discover(&mut sent);
+        setrlimit(Resource::Nofile, all).expect("raised");
+        let trouble = sent.troubles.get("walk").map_or("", |text| &text[..]);
+        if trouble.starts_with("cannot read work.slice/a.slice/b.slice") {
+            assert_eq!((inventory.workloads(), sent.gone), (2, 1), "what must not be touched is none of them any more");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no walk came as far and no further");
+    inventory.protect_node(Vec::new());
+    inventory.discover(&mut sent);
+    assert_eq!(inventory.workloads(), 3);
+    sent.gone = 0;
     inventory.discover(&mut sent);
     assert_eq!((sent.gone, sent.troubles.len()), (0, 0), "{:?}", sent.troubles);
     fs::remove_dir_all(tree.path().join(WORKLOADS[0])).expect("writable");

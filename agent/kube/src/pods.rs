@@ -36,8 +36,9 @@ pub enum Change {
 /// Follows the pods of this node, by a client and what is notified with it ([`crate::client`]), until nothing receives what
 /// changed. They are listed by the watch itself where the API server can do that (streaming lists, 1.32), which is a read
 /// from its cache, and otherwise at once, from there too. A watch that ends goes on from where it was; after an error there
-/// is a pause that doubles, with a random part. After an event that cannot be read all are listed again; where the watch lists
-/// them, one that cannot be read then is left out, so that nothing is known of it. Of more than [`MOST_PODS`] that have not
+/// is a pause that doubles, with a random part. After an event that cannot be read all are listed again. Of a pod that cannot be
+/// read in that list either nothing is known, where the watch lists pods; without streaming lists there is no list until it
+/// is gone. Of more than [`MOST_PODS`] that have not
 /// ended, what was said before holds.
 pub async fn watch((client, watching): (Client, Arc<Notify>), node: &str, changes: mpsc::Sender<Change>) {
     let api = Api::<Received>::all(client);
@@ -75,7 +76,8 @@ async fn follow(
     events: impl Stream<Item = Result<Event<Received>, watcher::Error>>,
     watching: &Notify,
     changes: &mpsc::Sender<Change>,
-    // These do not end with what can be read: a pod that cannot be may change all the time.
+    // Events that cannot be read, of all watches: those that can be read in between do not end the pause, as one pod may go on
+    // to send such events.
     unread: &mut Failures,
 ) -> Next {
     let (mut events, mut known) = (pin!(events), Known::default());
@@ -114,7 +116,7 @@ async fn follow(
                 }
                 Err(watcher::Error::WatchStartFailed(error)) if is_not_streamed(&error) => return Next::ListFirst,
                 Err(error) => {
-                    // The watcher goes on behind it. In a list it would be there again.
+                    // The watcher goes on with the next event. While it lists pods, to begin anew would only meet this one again.
                     is_behind = is_unread(&error) && known.listed.is_none();
                     let what = if is_unread(&error) { "an event cannot be read: " } else { "" };
                     failed = Some(format!("{what}{}", chain(&error)));

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Kind {
     /// eBPF programs submit an event as a threshold is crossed.
     Ebpf,
-    /// The kernel's pressure trigger fires when tasks wait for memory.
+    /// The kernel's PSI trigger fires when tasks wait for memory.
     PsiTrigger,
     /// A timer; the owner takes a sample each time.
     Polling,

@@ -1,4 +1,4 @@
-//! The source below eBPF: the kernel's own pressure trigger on memory.
+//! The source below eBPF: the kernel's own PSI trigger on memory.
 //!
 //! It fires when tasks waited for memory long enough within a window, at best 50 ms after that began, and once a
 //! window. Stall also rises on slow disks with memory free, so its owner must read memory before it acts.

@@ -37,8 +37,8 @@ impl KernelBrake {
         self.resumer = resumer;
     }
 
-    /// A slice to be marked from the next [`Self::set`] on. A mark that is withdrawn comes off at once: nothing is set
-    /// as long as memory is below a threshold.
+    /// A slice to be marked from the next [`Self::set`] on. A mark that is withdrawn, and not replaced by another one,
+    /// comes off at once: nothing is set as long as memory is below a threshold.
     pub(super) fn mark(&mut self, index: u8, mark: Option<Mark>, source: &mut dyn Source) {
         let Some(place) = self.marks.get_mut(usize::from(index)) else { return };
         *place = mark;

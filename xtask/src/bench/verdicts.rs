@@ -77,11 +77,12 @@ pub(super) fn share(seen: usize, n: usize) -> String {
     format!("{seen} of {n}{}", bound.unwrap_or_default())
 }
 
-/// Whether memory runs out in it and the OOM killer then kills, by the rounds of the kernel alone, where there are any: what
-/// finds no huge page is ended by SIGBUS.
+/// Whether memory runs out in it and the OOM killer then kills, by the rounds of the kernel alone, where there are any, or
+/// has killed in another one. Where no huge page is left, the kernel ends the process that asks for one (SIGBUS), and the OOM
+/// killer is not called.
 pub(super) fn can_be_lost(one: &Done) -> bool {
-    let alone = || one.kept.measured.of(KERNEL);
-    !one.cell.is_enough() && (alone().next().is_none() || alone().any(Round::is_lost))
+    let is_without_alone = one.kept.measured.of(KERNEL).next().is_none();
+    !one.cell.is_enough() && (is_without_alone || one.kept.measured.rounds.iter().any(Round::is_lost))
 }
 
 /// That something is in no round of those that are judged, in the cells that it is about. Its bound is of all of them, and of
@@ -292,15 +293,16 @@ mod tests {
 
     #[test]
     fn a_race_counts_where_the_kernel_alone_kills() {
-        let found = |kills: bool| {
+        let found = |kills: bool, lost: u64| {
             let mut done = both(&|_| ());
-            for round in done[0].kept.measured.rounds.iter_mut().filter(|round| round.rival == KERNEL) {
-                round.oom_kills = u64::from(kills);
+            for round in &mut done[0].kept.measured.rounds {
+                round.oom_kills = if is(round, EBPF) { lost } else { u64::from(kills && round.rival == KERNEL) };
             }
             claims(&done).into_iter().find(|claim| claim.what == RACES).map(|claim| claim.found)
         };
-        assert!(found(true).expect("a claim").starts_with("0 of 6 (at most"));
-        assert_eq!(found(false), None);
+        assert!(found(true, 0).expect("a claim").starts_with("0 of 6 (at most"));
+        assert_eq!(found(false, 0), None);
+        assert!(found(false, 1).expect("a claim").starts_with("1 of 6 "), "what is lost counts in any case");
     }
 
     fn times(change: impl Fn(&Round) -> Option<u64>) -> Vec<&'static str> {

@@ -81,8 +81,8 @@ impl Loops {
         Some(before.at.after(pause.min(config.loop_pause_most)))
     }
 
-    /// Remembers an eviction that is planned. A pod for which one was planned before is still there, and has not
-    /// returned since.
+    /// Remembers an eviction that is planned. Where one of the same pod was planned before, that was not carried out: the pod
+    /// has not returned since.
     pub(super) fn took(&mut self, pod: &Workload<'_>, at: MonotonicNs) {
         let Some(owner) = pod.daemon_set else { return };
         let returns = self.returns(pod);

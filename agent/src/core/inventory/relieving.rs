@@ -10,6 +10,7 @@ use plimsoll_units::{Bytes, MonotonicNs};
 
 use super::informing::order_by;
 use super::pod_socket::PodSocket;
+use super::switch::Switches;
 use super::{News, Thread};
 use crate::record::{ContainerRecord, fitting};
 
@@ -66,7 +67,7 @@ impl Thread {
         let orders: Vec<_> = self.handle.stops().collect();
         self.inform();
         for order in orders {
-            if !send_stop(order, self.switches.is_off(), self.broker.as_ref(), self.pods.as_ref()) {
+            if !send_stop(order, &self.switches, self.broker.as_ref(), self.pods.as_ref()) {
                 self.outgoing.send(News::Stop(StopResult { uid: order.uid, is_begun: false }));
                 self.outgoing.publish();
             }
@@ -76,8 +77,8 @@ impl Thread {
 
 /// Sends an order to stop a pod, and gives whether that was done. None is sent while a kill switch is thrown: the watching
 /// thread may have put it before it learnt of that.
-fn send_stop(order: StopOrder, is_off: bool, broker: Option<&PodSocket>, services: Option<&PodSocket>) -> bool {
-    !is_off && order_by(broker, services, &CoreMessage::Stop(order))
+fn send_stop(order: StopOrder, switches: &Switches, broker: Option<&PodSocket>, services: Option<&PodSocket>) -> bool {
+    !switches.is_off() && order_by(broker, services, &CoreMessage::Stop(order))
 }
 
 /// The limits of the container at this path, and of the cgroups around it; `None` where it is gone.
@@ -108,9 +109,9 @@ mod tests {
             .expect("a pair");
         let order = StopOrder { uid: Uid(7), grace_seconds: 3, until: MonotonicNs(u64::MAX) };
         let mut buffer = [0; CORE_MESSAGE];
-        assert!(!send_stop(order, true, None, Some(&core)));
+        assert!(!send_stop(order, &Switches::off(), None, Some(&core)));
         assert!(recv(&services, &mut buffer, RecvFlags::DONTWAIT).is_err(), "nothing was sent");
-        assert!(send_stop(order, false, None, Some(&core)));
+        assert!(send_stop(order, &Switches::new(None, None), None, Some(&core)));
         let (length, _) = recv(&services, &mut buffer, RecvFlags::DONTWAIT).expect("it was sent");
         assert_eq!(CoreMessage::decode(&buffer[..length]), Some(CoreMessage::Stop(order)));
     }

@@ -27,6 +27,12 @@ impl Switches {
         Self { file, annotation, is_off: false }
     }
 
+    /// One of them is thrown.
+    #[cfg(test)]
+    pub(super) const fn off() -> Self {
+        Self { file: None, annotation: None, is_off: true }
+    }
+
     /// The file and the annotation, each as it was when it was last checked.
     fn thrown(&self) -> [Option<bool>; 2] {
         [self.file.as_ref().map(KillSwitch::is_thrown), self.annotation.as_ref().map(Annotation::is_thrown)]

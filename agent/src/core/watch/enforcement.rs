@@ -446,7 +446,7 @@ impl Watch {
         let Some(begun) = self.begin_kill(&handle, now) else { return KillOutcome::No };
         let (what, termination, outcome) = match begun {
             Ok(Begun::Requested) => {
-                // This kill is not the one that an earlier process had perhaps not done.
+                // Whatever became of a kill by an earlier process, this one is known.
                 self.enforcement.end_doubt(key.id);
                 (Killed::Begun, Termination::Killing, KillOutcome::Yes)
             }

@@ -1,4 +1,5 @@
-//! What the next core goes on with if this one is killed: conditions, grace periods, latches, and what was evicted lately.
+//! What the next core goes on with if this one is killed: conditions, grace periods, latches, what was evicted lately, and
+//! the pauses between pods that are evicted for disks.
 //!
 //! It is written after each decision, once that is carried out, where it differs from what is there: as the run record
 //! is, by this thread itself, into memory that is mapped and locked. That neither allocates nor waits, and a thread that
@@ -43,12 +44,12 @@ impl Watch {
         let Some(enforcer) = &mut self.enforcement.enforcer else { return };
         let (memory, (disks, read), victims) = (&self.engine, self.disks.keep(), &self.disk_victims);
         enforcer.kept.write(|room| {
-            let mut encode = |has_taken: bool| {
-                let victims = victims.as_ref().map(|victims| victims.keep(has_taken));
+            let mut encode = |has_taken: bool, of_disks: bool| {
+                let victims = victims.as_ref().map(|victims| victims.keep(of_disks));
                 let kept = (memory.state.keep(&memory.policy, has_taken), &disks, read, victims);
                 postcard::to_slice(&kept, room).ok().map(|bytes| bytes.len())
             };
-            encode(true).or_else(|| encode(false))
+            encode(true, true).or_else(|| encode(true, false)).or_else(|| encode(false, false))
         });
     }
 }
