@@ -254,7 +254,11 @@ impl Pods {
     /// forgotten where there is no room.
     pub fn take(&mut self, message: PodMessage, present: impl Fn() -> HashSet<Uid>) -> bool {
         match message {
-            PodMessage::Begin => self.begun += 1,
+            PodMessage::Begin => {
+                self.begun += 1;
+                // What began before it may have ended in the middle of a round.
+                self.next_ended = <(HashSet<Uid>, bool)>::default();
+            }
             PodMessage::Complete => {
                 self.is_complete = true;
                 self.facts.retain(|_, (begun, _)| *begun == self.begun);

@@ -108,6 +108,20 @@ fn what_a_process_that_began_again_does_not_name_is_known_no_more_once_all_was_s
 }
 
 #[test]
+fn what_a_process_that_ended_in_the_middle_of_a_round_said_of_ended_pods_is_not_the_next_ones() {
+    let none = HashSet::new;
+    let mut pods = Pods::default();
+    for message in [PodMessage::Begin, PodMessage::Ended(Uid(1)), PodMessage::NoOthers, PodMessage::Complete] {
+        pods.take(message, none);
+    }
+    assert_eq!([1, 2].map(|uid| pods.is_named(Uid(uid))), [Some(true), Some(false)]);
+    for message in [PodMessage::Ended(Uid(2)), PodMessage::NoOthers, PodMessage::Begin, PodMessage::Complete] {
+        pods.take(message, none);
+    }
+    assert_eq!(pods.is_named(Uid(1)), None, "the next one may know others");
+}
+
+#[test]
 fn a_request_that_is_too_large_is_the_largest_one_and_not_below_zero() {
     let mut pods = Pods::default();
     for (sent, taken) in [(1 << 63, i64::MAX.cast_unsigned()), (u64::MAX, i64::MAX.cast_unsigned()), (9, 9)] {
