@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::NEVER;
 
+/// By so many bytes the memory of two boots of one machine differs at most: fewer than a thousandth of the smallest.
+const SAME_MEMORY: u64 = 256 << 10;
+
 /// All of one cell, of one boot or of several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Measured {
@@ -114,8 +117,10 @@ impl Measured {
         let text = |all: &BTreeMap<String, String>| {
             all.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>().join(", ")
         };
+        // What a kernel keeps for itself may be a page more in one boot than in another.
+        let is_same = self.memory_bytes.abs_diff(other.memory_bytes) <= SAME_MEMORY;
         let of = |one: &Self| {
-            let memory = format!("{} bytes of memory", one.memory_bytes);
+            let memory = if is_same { String::new() } else { format!("{} bytes of memory", one.memory_bytes) };
             [format!("Linux {}", one.kernel), memory, text(&one.versions)]
         };
         of(self)

@@ -239,6 +239,16 @@ mod tests {
     }
 
     #[test]
+    fn a_boot_in_which_the_kernel_keeps_a_page_more_is_of_the_same_machine() {
+        let (mut kept, mut more) = (sample().kept, sample().kept);
+        let all = kept.measured.rounds.len();
+        kept.measured.rounds.truncate(2);
+        more.measured.rounds.drain(..2);
+        more.measured.memory_bytes -= 4096;
+        assert_eq!((kept.go_on(more), kept.measured.rounds.len()), (None, all));
+    }
+
+    #[test]
     fn what_has_fewer_rounds_is_a_part_that_goes_on() {
         let Done { cell, mut kept, .. } = sample();
         assert_eq!(kept.part(), None);
