@@ -69,13 +69,17 @@ fn no_workload_is_closed_because_a_directory_above_it_could_not_be_read() {
     let mut sent = Sent::default();
     inventory.discover(&mut sent);
     assert_eq!((inventory.workloads(), sent.troubles.len()), (3, 0), "{:?}", sent.troubles);
-    let (all, next) = (getrlimit(Resource::Nofile), fs::File::open(tree.path()).expect("readable").as_raw_fd());
+    // The number of the next descriptor.
+    let next = fs::File::open(tree.path()).expect("readable").as_raw_fd();
+    let walk_with = |free: u64, inventory: &mut Inventory, sent: &mut Sent| {
+        let (all, current) = (getrlimit(Resource::Nofile), Some(u64::try_from(next).expect("a descriptor") + free));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum: all.maximum }).expect("lowered");
+        inventory.discover(sent);
+        setrlimit(Resource::Nofile, all).expect("raised");
+    };
     let mut in_part = 0;
     for free in 0..12 {
-        let current = Some(u64::try_from(next).expect("a descriptor") + free);
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: all.maximum }).expect("lowered");
-        inventory.discover(&mut sent);
-        setrlimit(Resource::Nofile, all).expect("raised");
+        walk_with(free, &mut inventory, &mut sent);
         assert_eq!((inventory.workloads(), sent.gone), (3, 0), "with {free} descriptors");
         let trouble = sent.troubles.get("walk").map_or("", |text| &text[..]);
         in_part += usize::from(trouble.starts_with("cannot read work.slice"));
@@ -86,10 +90,7 @@ fn no_workload_is_closed_because_a_directory_above_it_could_not_be_read() {
     inventory.protect_node(vec![kubelet]);
     let mut seen = 0;
     for free in 0..12 {
-        let current = Some(u64::try_from(next).expect("a descriptor") + free);
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: all.maximum }).expect("lowered");
-        inventory.discover(&mut sent);
-        setrlimit(Resource::Nofile, all).expect("raised");
+        walk_with(free, &mut inventory, &mut sent);
         let trouble = sent.troubles.get("walk").map_or("", |text| &text[..]);
         if trouble.starts_with("cannot read work.slice/a.slice/b.slice") {
             assert_eq!((inventory.workloads(), sent.gone), (2, 1), "what must not be touched is none of them any more");
