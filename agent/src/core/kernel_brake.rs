@@ -223,13 +223,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_mark_that_is_withdrawn_comes_off_at_once_and_so_does_the_last_one() {
+    /// Two slices are marked.
+    fn of_two_slices() -> (KernelBrake, Marked) {
         let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
         for (index, id) in [(0, 7), (1, 8)] {
             brake.mark(index, Some(mark(id, 1)), &mut source);
         }
         brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
+        (brake, source)
+    }
+
+    #[test]
+    fn a_mark_that_is_withdrawn_comes_off_at_once_and_so_does_the_last_one() {
+        let (mut brake, mut source) = of_two_slices();
         // No `set` follows, as while memory is short.
         for (index, left) in [(0, vec![CgroupId(8)]), (1, vec![])] {
             brake.mark(index, None, &mut source);
@@ -241,11 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_withdrawn_during_a_hold_marks_nothing() {
-        let (mut brake, mut source) = (KernelBrake::new(Duration::from_secs(1), None), Marked::default());
-        for (index, id) in [(0, 7), (1, 8)] {
-            brake.mark(index, Some(mark(id, 1)), &mut source);
-        }
-        brake.set(&mut source, Bytes::mib(1)).expect("it takes them");
+        let (mut brake, mut source) = of_two_slices();
         brake.continue_all(&mut source);
         brake.mark(0, None, &mut source);
         assert_eq!(source.0.last(), Some(&vec![]), "the other one comes back with the next threshold that is set");

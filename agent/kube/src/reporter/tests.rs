@@ -435,14 +435,22 @@ fn a_pod_that_fails_always_holds_up_no_other_and_so_do_the_conditions() {
     });
 }
 
+/// An API server of which a webhook takes 30 s for each request about such a path, and then fails.
+fn with_a_webhook_that_hangs(path: &'static str) -> (Client, Log) {
+    let fails = move |asked: &Asked| asked.path.contains(path);
+    let slow = move |asked: &Asked| if fails(asked) { Duration::from_secs(30) } else { Duration::ZERO };
+    slow_server(
+        slow,
+        move |asked| {
+            if fails(asked) { refused(500, "InternalError", "a webhook has failed") } else { accepts(asked) }
+        },
+    )
+}
+
 #[test]
 fn pods_whose_patches_take_long_and_fail_always_hold_up_no_other_and_no_event() {
     run(async {
-        let fails = |asked: &Asked| asked.path.contains("/pods/hook-");
-        let slow = move |asked: &Asked| if fails(asked) { Duration::from_secs(30) } else { Duration::ZERO };
-        let (client, log) = slow_server(slow, move |asked| {
-            if fails(asked) { refused(500, "InternalError", "a webhook has failed") } else { accepts(asked) }
-        });
+        let (client, log) = with_a_webhook_that_hangs("/pods/hook-");
         let begun = Instant::now();
         let mut reporter = reporting(client, ["hook-1", "hook-2", "hook-3", "web"].map(eviction));
         until(&mut reporter, |_| lines(&log).contains(&PATCH.to_owned())).await;
@@ -462,11 +470,7 @@ fn pods_whose_patches_take_long_and_fail_always_hold_up_no_other_and_no_event() 
 #[test]
 fn what_the_node_has_holds_up_no_eviction_where_it_takes_long_and_fails_always() {
     run(async {
-        let is_of_node = |asked: &Asked| asked.path.contains("/nodes/");
-        let slow = move |asked: &Asked| if is_of_node(asked) { Duration::from_secs(30) } else { Duration::ZERO };
-        let (client, log) = slow_server(slow, move |asked| {
-            if is_of_node(asked) { refused(500, "InternalError", "a webhook has failed") } else { accepts(asked) }
-        });
+        let (client, log) = with_a_webhook_that_hangs("/nodes/");
         let mut reporter = reporting(client, ["web", "db"].map(eviction)).with_standard(Some(Standard::Lead));
         reporter.set_conditions(memory(false));
         reporter.set_conditions(memory(true));
