@@ -30,7 +30,7 @@ use super::scopes::{Scopes, on_memory};
 use super::triggers::Trigger;
 
 /// Workloads are read this often at least.
-const AT_REST: Duration = Duration::from_secs(30);
+const AT_REST: Duration = Duration::from_mins(1);
 /// So many times in a row the charge hook may not have run on the slow timer, while memory does not move.
 const UNCHARGED: u32 = 20;
 /// In percent of the highest threshold.
