@@ -120,11 +120,17 @@ fn download(version: &str, place: &Path, unpacked: &Path) -> anyhow::Result<()> 
     }
     let list = place.join("sources.list");
     fs::write(&list, format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror()?))?;
+    let status = place.join("status");
+    fs::write(&status, "").with_context(|| format!("cannot write {}", status.display()))?;
     let apt = |program: &str| {
         let mut command = Command::new(program);
         for (key, value) in [
             ("Dir::Etc::sourcelist", list.clone()),
             ("Dir::Etc::sourceparts", "-".into()),
+            ("Dir::Etc::preferences", "-".into()),
+            ("Dir::Etc::preferencesparts", "-".into()),
+            // What this machine has installed, and prefers, is no package of the suite.
+            ("Dir::State::status", status.clone()),
             ("Dir::State::lists", place.join("lists")),
             ("Dir::Cache", place.into()),
             ("Acquire::Languages", "none".into()),
