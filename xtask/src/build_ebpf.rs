@@ -79,12 +79,15 @@ fn object(root: &Path, processor: &str, name: &str) -> PathBuf {
 
 /// Cargo for the kernel side of the checkout at `root`; its command and [`OPTIONS`] are still to be added.
 fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::Result<Command> {
-    let flags = format!("-Ctarget-cpu=v3 -Clinker={} -Clink-arg=--btf {}", linker.display(), remapped(root)?.join(" "));
+    let mut flags = ["-Ctarget-cpu=v3", "-Clink-arg=--btf"].map(str::to_owned).to_vec();
+    flags.push(format!("-Clinker={}", linker.display()));
+    flags.extend(remapped(root)?);
     let mut command = Command::new("cargo");
     command
         .current_dir(root.join("ebpf"))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS", flags)
+        // Paths may have blanks in them.
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", target)
         .env("AYA_BPF_TARGET_ARCH", processor)
         .env_remove("RUSTFLAGS");

@@ -54,7 +54,7 @@ enum Action {
 
 /// What has to be there before.
 pub(crate) fn needs(arguments: &Arguments) -> anyhow::Result<Vec<Need>> {
-    let mut needs = vec![Need::GoProgram(&kube::KUBERNETES)];
+    let mut needs = install::go_programs(&[&kube::KUBERNETES])?;
     if let Action::Up { node: true, kernel } = arguments.action {
         needs.extend(node::needs(kernel)?);
     }

@@ -69,6 +69,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Command::new("cargo")
             .args(["build", "--release", "--locked", "--target", &host, "--manifest-path"])
             .arg(folder.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(folder.join("target"))
             .env("RUSTFLAGS", FLAGS),
     )?;
     for target in all.iter().filter(|name| arguments.targets.is_empty() || arguments.targets.contains(name)) {

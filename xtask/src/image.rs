@@ -95,13 +95,14 @@ impl Files {
         let used: usize = self.files.iter().map(|(_, _, data)| data.len()).sum();
         let image = place.join("root.ext4");
         let mib = used as u64 / (1 << 20) + ROOT_MIB;
-        run::text(
-            Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&tree).arg(&image).arg(format!("{mib}M")),
-        )?;
+        run::text(Command::new(MKE2FS).args(["-q", "-t", "ext4", "-d"]).arg(&tree).arg(&image).arg(format!("{mib}M")))?;
         fs::remove_dir_all(&tree)?;
         Ok(image)
     }
 }
+
+/// Where a user's PATH may not have it.
+pub(crate) const MKE2FS: &str = "/sbin/mke2fs";
 
 /// Every module file of an unpacked kernel.
 fn find_modules(unpacked: &Path) -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 //! stopped and run again.
 
 use std::fmt;
+use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::go::Program;
+use crate::cluster::kube;
+use crate::go::{self, Program};
 use crate::qemu::Processor;
 use crate::{debian_root, kernels, run};
 
@@ -31,8 +33,8 @@ pub(crate) const OTHER_SYSTEM: &str = "x86_64-unknown-freebsd";
 pub(crate) enum Need {
     /// A rustc whose bitcode bpf-linker reads.
     FittingRust,
-    /// A package, which brings this file.
-    Package { name: &'static str, file: &'static str },
+    /// A package.
+    Package(&'static str),
     /// A component of the toolchain, which brings this file below its folder.
     Component { name: &'static str, file: &'static str },
     /// The standard library for a target.
@@ -43,27 +45,23 @@ pub(crate) enum Need {
     Kernel(&'static str),
     /// A root with systemd of the suite that has this kernel, with these packages besides, kept in the cache.
     DebianRoot(&'static str, &'static [&'static str]),
+    /// A Go that builds programs of Go modules.
+    Go,
     /// A program of another project, built of Go modules, kept in the cache.
     GoProgram(&'static Program),
-    /// So many GiB on the checkout's disk, with what its `target` has already.
-    Room(u64),
-}
-
-const fn package(name: &'static str, file: &'static str) -> Need {
-    Need::Package { name, file }
+    /// So many GiB for the checkout's `target`, with what it has already, and on the same disk or another one so many for
+    /// the caches, unless what is put there last is there.
+    Room { target: u64, caches: u64 },
 }
 
 const LINKER: Need = Need::Tool { name: "bpf-linker", version: BPF_LINKER, options: &[] };
 const DENY: Need = Need::Tool { name: "cargo-deny", version: CARGO_DENY, options: &["--no-default-features"] };
 const CYCLONEDX: Need = Need::Tool { name: "cargo-cyclonedx", version: CARGO_CYCLONEDX, options: &[] };
 /// What names a Debian mirror where apt itself does not.
-const DEBOOTSTRAP: Need = package("debootstrap", kernels::DEBOOTSTRAP);
+const DEBOOTSTRAP: Need = Need::Package("debootstrap");
 
 /// The C compiler for the other processor, and its headers: the agent's TLS has parts in C (`ring`).
-const CROSS: [Need; 2] = [
-    package("gcc-aarch64-linux-gnu", "/usr/bin/aarch64-linux-gnu-gcc"),
-    package("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/include/stdint.h"),
-];
+const CROSS: [Need; 2] = [Need::Package("gcc-aarch64-linux-gnu"), Need::Package("libc6-dev-arm64-cross")];
 
 /// For the kernel side.
 pub(crate) const EBPF: [Need; 3] =
@@ -84,27 +82,20 @@ pub(crate) const CHECKS: [Need; 8] = [
 /// For a release, beside the kernel side.
 pub(crate) const RELEASE: [Need; 5] = [Need::Target(GUEST), Need::Target(AARCH64), CROSS[0], CROSS[1], CYCLONEDX];
 /// For virtual machines, beside their kernels.
-const MACHINES: [Need; 3] = [
-    package("xz-utils", "/usr/bin/xz"),
-    package("e2fsprogs", "/sbin/mke2fs"),
-    package("debian-archive-keyring", kernels::KEYRING),
-];
+const MACHINES: [Need; 3] =
+    [Need::Package("xz-utils"), Need::Package("e2fsprogs"), Need::Package("debian-archive-keyring")];
 /// For machines with the processor of this project's machines.
-const USUAL_MACHINES: [Need; 3] = [
-    package("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
-    package("busybox-static", "/bin/busybox"),
-    Need::Target(GUEST),
-];
+const USUAL_MACHINES: [Need; 3] =
+    [Need::Package("qemu-system-x86"), Need::Package("busybox-static"), Need::Target(GUEST)];
 /// For machines with the other processor, whose busybox comes with the kernel.
-const AARCH64_MACHINES: [Need; 4] =
-    [package("qemu-system-arm", "/usr/bin/qemu-system-aarch64"), CROSS[0], CROSS[1], Need::Target(AARCH64)];
+const AARCH64_MACHINES: [Need; 4] = [Need::Package("qemu-system-arm"), CROSS[0], CROSS[1], Need::Target(AARCH64)];
 /// For machines with a root of Debian.
-const MMDEBSTRAP: Need = package("mmdebstrap", "/usr/bin/mmdebstrap");
+const MMDEBSTRAP: Need = Need::Package("mmdebstrap");
 /// What all groups of the gate leave in `target`, which was 7.3 GiB after the first run in a new checkout, and half as much
-/// again: folders of machines come and go.
-pub(crate) const GATE_ROOM: Need = Need::Room(12);
+/// again: folders of machines come and go. Caches had 9.5 GiB after it.
+pub(crate) const GATE_ROOM: Need = Need::Room { target: 12, caches: 10 };
 /// For fuzzing: libFuzzer is C++.
-pub(crate) const FUZZING: [Need; 1] = [package("g++", "/usr/bin/c++")];
+pub(crate) const FUZZING: [Need; 1] = [Need::Package("g++")];
 
 /// What formatting, lints and tests without a machine need.
 pub(crate) fn checks() -> Vec<Need> {
@@ -113,6 +104,11 @@ pub(crate) fn checks() -> Vec<Need> {
 
 /// What machines with these kernels need, the kernel side included.
 pub(crate) fn machines(wanted: &[&str]) -> anyhow::Result<Vec<Need>> {
+    ensure!(
+        cfg!(target_arch = "x86_64"),
+        "virtual machines are made on x86-64 alone, and this machine has {}",
+        std::env::consts::ARCH
+    );
     let mut needs = EBPF.to_vec();
     needs.extend(MACHINES);
     let versions = wanted.iter().map(|wanted| kernels::version(wanted)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -143,6 +139,13 @@ pub(crate) fn systemd_machines_with(wanted: &[&str], packages: &'static [&'stati
         needs.push(Need::DebianRoot(kernels::version(wanted)?, packages));
     }
     Ok(needs)
+}
+
+/// Programs of Go modules, and Go itself where one is still to be built.
+pub(crate) fn go_programs(programs: &[&'static Program]) -> anyhow::Result<Vec<Need>> {
+    let programs: Vec<Need> = programs.iter().map(|program| Need::GoProgram(program)).collect();
+    let go = if missing(&programs)?.is_empty() { None } else { Some(Need::Go) };
+    Ok(go.into_iter().chain(programs).collect())
 }
 
 /// What names a mirror, where that is not apt.
@@ -209,7 +212,7 @@ fn missing(needs: &[Need]) -> anyhow::Result<Vec<Need>> {
 impl Need {
     const fn package(&self) -> Option<&'static str> {
         match self {
-            Self::Package { name, .. } => Some(name),
+            Self::Package(name) => Some(name),
             _ => None,
         }
     }
@@ -217,36 +220,51 @@ impl Need {
     fn is_there(&self) -> anyhow::Result<bool> {
         Ok(match self {
             Self::FittingRust => llvm_fits(&rustc(&["-vV"])?).is_ok(),
-            Self::Package { file, .. } => Path::new(file).exists(),
+            Self::Package(name) => is_installed(name)?,
             Self::Component { file, .. } => sysroot()?.join(file).is_file(),
             Self::Target(target) => sysroot()?.join("lib/rustlib").join(target).join("lib").is_dir(),
             Self::Tool { name, version, .. } => tool(name, version)?.is_file(),
             Self::Kernel(version) => kernels::is_there(version)?,
             Self::DebianRoot(version, packages) => debian_root::is_there(version, &debian_root::names(packages))?,
+            Self::Go => go::version().is_ok(),
             Self::GoProgram(program) => program.is_there()?,
-            Self::Room(gib) => free(run::root())? + taken(&run::root().join("target"))? >= gib << 30,
+            Self::Room { target, caches } => has_room(*target, *caches)?,
         })
     }
 
     fn install(&self) -> anyhow::Result<()> {
         match self {
             Self::FittingRust => llvm_fits(&rustc(&["-vV"])?),
-            Self::Package { name, .. } => through_apt(&[name]),
+            Self::Package(name) => through_apt(&[name]),
             Self::Component { name, .. } => run::shown(Command::new("rustup").args(["component", "add", name]))
                 .with_context(|| format!("without rustup, install the package of {name} of this rustc's own version")),
             Self::Target(target) => run::shown(Command::new("rustup").args(["target", "add", target]))
                 .with_context(|| format!("without rustup, install this rustc's standard library for {target}")),
-            Self::Tool { name, version, options } => run::shown(
-                Command::new("cargo")
-                    .args(["install", "--locked", &format!("{name}@{version}")])
-                    .args(*options)
-                    .arg("--root")
-                    .arg(run::cache()?.join(format!("{name}-{version}"))),
-            ),
+            Self::Tool { name, version, options } => {
+                let place = run::cache()?.join(format!("{name}-{version}"));
+                // Where a run that was stopped is gone on with.
+                let build = place.with_added_extension("build");
+                run::shown(
+                    Command::new("cargo")
+                        .args(["install", "--locked", &format!("{name}@{version}")])
+                        .args(*options)
+                        .arg("--root")
+                        .arg(&place)
+                        .arg("--target-dir")
+                        .arg(&build),
+                )?;
+                fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))
+            }
             Self::Kernel(version) => kernels::get(version).map(drop),
             Self::DebianRoot(version, packages) => debian_root::get(version, &debian_root::names(packages)).map(drop),
+            // An older release of Debian has one that is too old.
+            Self::Go => through_apt(&["golang-go"]).and_then(|()| go::version().map(drop)),
             Self::GoProgram(program) => program.get().map(drop),
-            Self::Room(_) => bail!("{} has too little free space: free some and run again", run::root().display()),
+            Self::Room { .. } => bail!(
+                "too little free space for {} and {}: free some and run again",
+                run::root().join("target").display(),
+                run::cache()?.display()
+            ),
         }
     }
 }
@@ -255,7 +273,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FittingRust => write!(f, "a rustc with LLVM {NEWEST_LLVM} or older (rustup default 1.95.0)"),
-            Self::Package { name, .. } => write!(f, "{name} (apt)"),
+            Self::Package(name) => write!(f, "{name} (apt)"),
             Self::Component { name, .. } => write!(f, "{name} of this toolchain (rustup)"),
             Self::Target(target) => write!(f, "the target {target} (rustup)"),
             Self::Tool { name, version, .. } => write!(f, "{name} {version} (cargo, some minutes, into the cache)"),
@@ -267,13 +285,44 @@ impl fmt::Display for Need {
                 let (suite, with) = (kernels::suite(version), [&["systemd"][..], *packages].concat().join(", "));
                 write!(f, "a root of Debian {suite} with {with} (mmdebstrap, a minute, into the cache)")
             }
+            Self::Go => f.write_str("Go 1.21 or later (golang-go, apt)"),
             Self::GoProgram(program) => {
                 let release = program.release().unwrap_or_default();
                 write!(f, "{} {release} (go, some {}, into the cache)", program.project, program.takes)
             }
-            Self::Room(gib) => write!(f, "{gib} GiB of disk for the checkout's target folder"),
+            Self::Room { target, caches } => {
+                write!(
+                    f,
+                    "{target} GiB of disk for the checkout's target folder, and {caches} the first time for caches"
+                )
+            }
         }
     }
+}
+
+/// Whether dpkg has the package, unpacked and configured. A file of it may be of another package that does not do, as that
+/// of `busybox`, which is linked dynamically, or be of one whose installation was ended in the middle.
+fn is_installed(name: &str) -> anyhow::Result<bool> {
+    let mut query = Command::new("dpkg-query");
+    let found = query.args(["--show", "--showformat=${db:Status-Status}\n", name]).output();
+    let found = found.context("cannot start dpkg-query: packages are those of Debian or Ubuntu")?;
+    Ok(String::from_utf8_lossy(&found.stdout).lines().any(|status| status == "installed"))
+}
+
+/// Whether the disks of `target` and of the caches have so many GiB free for them, with what is there already. Caches are
+/// complete where Kubernetes is, which is built last.
+fn has_room(target: u64, caches: u64) -> anyhow::Result<bool> {
+    let (checkout, cache) = (run::root(), run::cache()?);
+    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let caches = if kube::KUBERNETES.is_there()? { 0 } else { caches };
+    let target = (target << 30).saturating_sub(taken(&checkout.join("target"))?);
+    let caches = (caches << 30).saturating_sub(taken(&cache)?);
+    let disk = |folder: &Path| fs::metadata(folder).map(|found| found.dev());
+    Ok(if disk(checkout)? == disk(&cache)? {
+        free(checkout)? >= target + caches
+    } else {
+        free(checkout)? >= target && free(&cache)? >= caches
+    })
 }
 
 /// Bytes that are free for this user on the disk that has this folder.
@@ -290,7 +339,7 @@ fn taken(folder: &Path) -> anyhow::Result<u64> {
         ErrorKind::NotFound => Ok(0),
         _ => Err(error).with_context(|| format!("cannot read {}", folder.display())),
     };
-    let entries = match std::fs::read_dir(folder) {
+    let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) => return gone_is_empty(error),
     };
@@ -316,13 +365,29 @@ fn sysroot() -> anyhow::Result<PathBuf> {
 
 fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
     println!("installing {} through apt", packages.join(", "));
-    run::shown(apt_get().args(["update", "-q"]))?;
-    run::shown(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages))
+    // A source that cannot be reached may be of no concern: what it lacks is missed by the installation.
+    if let Err(error) = run::seen(apt_get().args(["update", "-q"])) {
+        eprintln!("warning: {error:#}");
+    }
+    let install = || run::seen(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages));
+    install().or_else(|_| {
+        // apt refuses to work while a package is half installed, as one is whose installation was killed.
+        run::seen(without_questions("dpkg").args(["--configure", "-a"]))?;
+        install()
+    })
 }
 
+/// Waits for another apt, as that of automatic upgrades.
 fn apt_get() -> Command {
-    let mut command = run::as_root("apt-get");
-    command.env("DEBIAN_FRONTEND", "noninteractive");
+    let mut command = without_questions("apt-get");
+    command.args(["-o", "DPkg::Lock::Timeout=600"]);
+    command
+}
+
+/// As root, with no question asked. sudo hands on no variable, so that `env` sets it.
+fn without_questions(program: &str) -> Command {
+    let mut command = run::as_root("env");
+    command.args(["DEBIAN_FRONTEND=noninteractive", program]);
     command
 }
 
@@ -348,12 +413,11 @@ mod tests {
         missing, systemd_machines, systemd_machines_with, taken,
     };
 
-    const ABSENT: [Need; 2] =
-        [Need::Package { name: "one", file: "/nowhere/one" }, Need::Component { name: "two", file: "nowhere/two" }];
+    const ABSENT: [Need; 2] = [Need::Package("no-such-package"), Need::Component { name: "two", file: "nowhere/two" }];
 
     #[test]
     fn all_that_is_missing_is_named_once_and_what_is_there_is_not() {
-        let there = Need::Package { name: "here", file: "/proc/self" };
+        let there = Need::Package("dpkg");
         let needs = [ABSENT[0], there, ABSENT[1], ABSENT[0]];
         assert_eq!(missing(&needs).expect("a rustc"), ABSENT);
         assert_eq!(check(&needs).expect_err("two").to_string(), "2 missing; run again without --no-install");
@@ -371,12 +435,12 @@ mod tests {
         let bytes = taken(folder.path()).expect("it can be read");
         assert!((1..16384).contains(&bytes), "{bytes}");
 
-        check(&[Need::Room(0)]).expect("any disk has that");
-        let too_much = [Need::Room(1 << 30)];
+        check(&[Need::Room { target: 0, caches: 0 }]).expect("any disk has that");
+        let too_much = [Need::Room { target: 1 << 30, caches: 0 }];
         assert!(!too_much[0].is_there().expect("a disk"));
         assert_eq!(check(&too_much).expect_err("an EiB").to_string(), "1 missing; run again without --no-install");
         let error = all(&too_much).expect_err("nothing can install it").to_string();
-        assert!(error.ends_with("has too little free space: free some and run again"), "{error}");
+        assert!(error.starts_with("too little free space for ") && error.ends_with("run again"), "{error}");
     }
 
     #[test]

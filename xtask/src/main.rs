@@ -91,7 +91,7 @@ impl Command {
             Self::Fuzz(_) => Ok([&install::FUZZING[..], &install::EBPF].concat()),
             Self::Release => Ok(release::needs()),
             Self::Test(arguments) => arguments.needs(),
-            Self::Vectors(_) => Ok(Vec::new()),
+            Self::Vectors(arguments) => Ok(arguments.needs()),
             Self::Verified => verified::needs(),
             Self::Vm(machine) => machine.needs(),
         }

@@ -66,6 +66,13 @@ pub(crate) fn shown(command: &mut Command) -> anyhow::Result<()> {
     if status.success() { Ok(()) } else { Err(Failed { what: format!("{name} ended with {status}"), said }.into()) }
 }
 
+/// Runs `command` to its end with this program's own output: it goes on where this program is killed.
+pub(crate) fn seen(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
 /// A command that failed.
 #[derive(Debug)]
 pub(crate) struct Failed {

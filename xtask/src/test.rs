@@ -14,7 +14,7 @@ mod unit;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::builder::PossibleValuesParser;
 
 use crate::kernels::{self, MORE, SUITES};
@@ -103,6 +103,15 @@ impl Group {
     const fn budget(&self) -> Duration {
         Duration::from_mins(self.minutes)
     }
+
+    /// Installs what it needs, before any group runs: what cannot be had is known soon, and no budget counts it.
+    fn prepare(&self) -> anyhow::Result<()> {
+        let installed = install::all(&(self.needs)(&self.kernels)?)?;
+        if installed > 0 {
+            println!("{installed} things were installed for group {}", self.name);
+        }
+        Ok(())
+    }
 }
 
 impl Arguments {
@@ -170,12 +179,21 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for kernel in arguments.kernels().iter().filter(|kernel| !booted.contains(kernel)) {
         report.not_run(&format!("kernel {kernel}"), "it was not asked for");
     }
+    let mut ready = Vec::new();
     for group in &groups {
-        if arguments.asks_for(group) {
-            timed(group, arguments.long, &mut report)?;
-        } else {
-            report.not_run(&format!("group {}", group.name), "it was not asked for");
+        let name = format!("group {}", group.name);
+        if !arguments.asks_for(group) {
+            report.not_run(&name, "it was not asked for");
+            continue;
         }
+        // What a group lacks is a failure like others, so that the next one runs.
+        match group.prepare() {
+            Ok(()) => ready.push(group),
+            Err(error) => report.broke(&name, &error.context("it needs something that could not be installed")),
+        }
+    }
+    for group in ready {
+        timed(group, arguments.long, &mut report)?;
     }
     if !arguments.long {
         for group in long::groups(&arguments.asked(&every_kernel())) {
@@ -189,11 +207,6 @@ pub(crate) fn command(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 /// Runs one group, and reports how long it took.
 fn timed(group: &Group, long: bool, report: &mut Report) -> anyhow::Result<()> {
-    let needs = (group.needs)(&group.kernels)?;
-    let installed = install::all(&needs).with_context(|| format!("group {} needs something", group.name))?;
-    if installed > 0 {
-        println!("{installed} things were installed; no budget counts the time for that");
-    }
     if long {
         report.begin_table(long::Table::open(&group.name)?);
     }

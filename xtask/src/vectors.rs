@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::install::{self, Need};
 use crate::run;
 
 /// The saved decisions of the checkout.
@@ -31,8 +32,16 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
+impl Arguments {
+    /// What it needs.
+    pub(crate) fn needs(&self) -> Vec<Need> {
+        if self.generate.is_some() { vec![Need::Go] } else { Vec::new() }
+    }
+}
+
 /// Runs them and fails if one differs, if a known file cannot be read, or if there is none.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    install::all(&arguments.needs())?;
     let Arguments { directory, differences, generate, seed } = arguments;
     let directory = &match generate {
         Some(cases) => generated(*cases, *seed)?,

@@ -268,10 +268,13 @@ fn build(
     place: &Path,
 ) -> anyhow::Result<()> {
     let mut cargo = Command::new("cargo");
+    let target = run::root().join("target");
     cargo.args(["build", "--profile", profile, "--locked", "--target", processor.target()]).args(features);
-    cargo.args(programs.iter().flat_map(|program| ["-p", program])).current_dir(run::root());
+    // Wherever else cargo is set to leave what it builds.
+    cargo.arg("--target-dir").arg(&target).current_dir(run::root());
+    cargo.args(programs.iter().flat_map(|program| ["-p", program]));
     run::shown(&mut cargo)?;
-    let built = run::root().join("target").join(processor.target()).join(profile);
+    let built = target.join(processor.target()).join(profile);
     for program in programs {
         put(&built.join(program), &place.join(program))?;
     }

@@ -13,7 +13,7 @@ use super::kube;
 use crate::install::{self, Need};
 use crate::qemu::Processor;
 use crate::vm::Build;
-use crate::{lock, run, tunnel};
+use crate::{image, lock, run, tunnel};
 
 /// Its kernel where none is asked for, with which it is saved, and what its root has of Debian beside systemd.
 pub(crate) const KERNEL: &str = "6.12";
@@ -102,7 +102,7 @@ pub(super) fn disk() -> anyhow::Result<PathBuf> {
             fs::hard_link(&program, &inside).with_context(|| format!("cannot link {}", inside.display()))?;
             let unfinished = folder.join("unfinished.ext4");
             let mib = fs::metadata(&program)?.len() / (1 << 20) + 32;
-            let mut mke2fs = Command::new("mke2fs");
+            let mut mke2fs = Command::new(image::MKE2FS);
             mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d"]).arg(tree.path()).arg(&unfinished);
             run::text(mke2fs.arg(format!("{mib}M"))).context("no file system with Kubernetes")?;
             fs::rename(&unfinished, &image).with_context(|| format!("cannot write {}", image.display()))

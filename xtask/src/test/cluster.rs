@@ -36,8 +36,8 @@ const ROUNDS: &str = "5";
 
 pub(super) fn needs(kernels: &[&str]) -> anyhow::Result<Vec<Need>> {
     let node = (!kernels.is_empty()).then_some(cluster::NODE_KERNEL);
-    let proxy = Need::GoProgram(&kube::RBAC_PROXY);
-    Ok([&install::EBPF[..], &cluster::needs_beside(node)?, &[proxy]].concat())
+    let proxy = install::go_programs(&[&kube::RBAC_PROXY])?;
+    Ok([&install::EBPF[..], &cluster::needs_beside(node)?, &proxy].concat())
 }
 
 /// The tests beside a control plane, and one race beside a node where its kernel is booted.
