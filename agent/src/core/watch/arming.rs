@@ -169,7 +169,7 @@ impl Watch {
             }
             let unseen = thresholds::unseen(thresholds, &reading, inactive_file, is_armed);
             let pace = unseen.map(|room| self.schedule.reread_pace(room));
-            let is_early = thresholds::is_early(thresholds, &reading, inactive_file);
+            let is_early = is_armed && thresholds::is_early(thresholds, &reading, inactive_file);
             self.scopes.reread_after(index, pace, is_early, now);
         }
     }
@@ -218,6 +218,19 @@ mod tests {
             let mut armed = ArmedThresholds::default();
             scene.watch.arm_slices(&mut armed, monotonic());
             assert_eq!(armed.slices.len(), usize::from(is_armed), "{left}");
+        }
+    }
+
+    #[test]
+    fn a_slice_that_rests_within_a_batch_of_its_threshold_is_sampled_at_a_pace() {
+        let mut scene = Scene::new(1);
+        let bytes = Bytes::mib(SLICE - 10).0 - Bytes::mib(1).0 / 8;
+        scene.write("slice", "memory.current", &format!("{bytes}\n"));
+        let now = monotonic();
+        for _ in 0..2 {
+            scene.watch.arm_slices(&mut ArmedThresholds::default(), now);
+            let due = scene.watch.scopes.next_due(now).expect("it can be crossed without an event");
+            assert!(due > now, "it would be sampled without a pause");
         }
     }
 }
