@@ -11,7 +11,7 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
+use plimsoll_abi::{ABSENT, CHARGE_BATCH, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
 use crate::{allowance, brake, kernel, maps};
 
@@ -173,10 +173,13 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
             continue;
         }
         let Some(charged_pages) = kernel::usage(ancestor) else { continue };
-        if charged_pages + pages >= usage {
-            submit(table, slot as u64 + 1, counter, charged_pages + pages);
+        let after = charged_pages + pages;
+        // An attempt to charge a huge page may fail, again and again, and each would submit an event, while a threshold is
+        // armed down to a batch. One that succeeds is seen by the next charge, as nothing is allowed before that.
+        if charged_pages + pages.min(CHARGE_BATCH) >= usage {
+            submit(table, slot as u64 + 1, counter, after);
         }
-        allowance::bound(usage.saturating_sub(charged_pages + pages));
+        allowance::bound(usage.saturating_sub(after));
     }
 }
 

@@ -27,6 +27,10 @@ pub const CGROUP_WAKE_PACE_NS: u64 = 10_000_000;
 /// The largest [`ThresholdRecord::threshold`]: the last slot's index plus one.
 pub const LAST_THRESHOLD: u32 = 16;
 
+/// How many pages are charged at once as a rule (`MEMCG_CHARGE_BATCH`, include/linux/memcontrol.h). An attempt may be for
+/// more, as for a huge page.
+pub const CHARGE_BATCH: u64 = 64;
+
 /// How many cgroups a crossing carries: the charged one, and those above it.
 pub const LINEAGE: usize = 9;
 

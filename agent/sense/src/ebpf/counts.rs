@@ -28,6 +28,7 @@ use crate::{
 /// Pages to be charged so that the charge hook runs: more than what is left of a batch.
 const PROBE_PAGES: usize = 80;
 const _: () = assert!(PROBE_PAGES as u64 > MEMCG_CHARGE_BATCH);
+const _: () = assert!(MEMCG_CHARGE_BATCH == plimsoll_abi::CHARGE_BATCH);
 
 /// The thread may move to another processor each time.
 const PROBES: usize = 3;

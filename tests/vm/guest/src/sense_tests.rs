@@ -3,6 +3,7 @@
 use crate::cgroup::{Cgroup, ROOT};
 use crate::hog_tests::{Hog, guest};
 use crate::machine::KernelSetting;
+use crate::map::Mapping;
 use crate::{machine, suite};
 use anyhow::{Context as _, Result, bail, ensure};
 use plimsoll_node::process;
@@ -15,6 +16,7 @@ use plimsoll_sense::{
 };
 use plimsoll_units::{Bytes, CgroupId, MonotonicNs, Pages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mm::MapFlags;
 use rustix::param::page_size;
 use std::fmt::Display;
 use std::io::Write as _;
@@ -373,6 +375,38 @@ pub(crate) fn slice_threshold_submits_an_event() -> Result<()> {
     })?;
     ensure!(threshold == CrossedThreshold::Slice(1), "{threshold:?}");
     hog.wait_taken(32, LIMIT)
+}
+
+/// An attempt to charge a huge page, in a cgroup whose limit has no room for it, takes nothing: where a batch is far from
+/// the slice's threshold there is no event, although the huge page is not.
+pub(crate) fn refused_huge_page_submits_no_event() -> Result<()> {
+    const ATTEMPTS: u64 = 8;
+    let (leaf, slice) = (Cgroup::create("work.slice/a")?, Cgroup::create("work.slice")?);
+    let huge = machine::meminfo("Hugepagesize")?;
+    let mut watched = Watched::new(&Config::default())?;
+    leaf.write("memory.max", &(leaf.current()? + huge / 2).to_string())?;
+    let usage = Bytes(slice.current()? + huge * 3 / 4);
+    let mut thresholds = ArmedThresholds::default();
+    thresholds.slices.push(SliceThreshold { cgroup: CgroupId(slice.id()?), level: 1, usage });
+    leaf.write("cgroup.procs", &std::process::id().to_string())?;
+    watched.source.arm(&thresholds)?;
+    let before = machine::vmstat("thp_fault_fallback_charge")?;
+    let mapping = Mapping::anonymous(usize::try_from(huge * (ATTEMPTS + 1))?, MapFlags::empty())?;
+    mapping.huge(true)?;
+    // One page of each.
+    mapping.touch(0, usize::try_from(huge * (ATTEMPTS + 1))?, usize::try_from(huge)?);
+    let refused = machine::vmstat("thp_fault_fallback_charge")? - before;
+    ensure!(refused >= ATTEMPTS, "{refused} huge pages were refused");
+    watched.listen(Duration::from_millis(200))?;
+    let crossed = watched.said.iter().filter(|wake| matches!(wake, Wake::ThresholdCrossed { .. })).count();
+    ensure!(crossed == 0, "{crossed} events for {refused} attempts: {:?}", watched.said);
+    // The threshold is armed all the same.
+    drop(mapping);
+    Cgroup::existing("")?.write("cgroup.procs", &std::process::id().to_string())?;
+    leaf.write("memory.max", "max")?;
+    let mut hog = Hog::start("anon", leaf.path(), 16, &[])?;
+    watched.wait("the slice's threshold", |wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(()))?;
+    hog.wait_taken(16, LIMIT)
 }
 
 /// A packet is received in an interrupt, and charged there to the receiver's cgroup: the running task is another one. All

@@ -245,6 +245,7 @@ const TESTS: &[Test] = &[
     test("sense-far-thresholds-are-met-in-time", sense_tests::far_thresholds_are_met_in_time, 180, &[]),
     test("sense-readings-agree-with-proc", sense_tests::readings_agree, 120, &[]),
     test("sense-slice-threshold-submits-an-event", sense_tests::slice_threshold_submits_an_event, 180, &[]),
+    test("sense-refused-huge-page-submits-no-event", sense_tests::refused_huge_page_submits_no_event, 180, &[]),
     test("sense-received-data-names-its-receiver", sense_tests::received_data_names_its_receiver, 120, &[]),
     test("sense-oom-in-a-cgroup-is-named", sense_tests::oom_in_a_cgroup_is_named, 180, &[]),
     test("sense-stall-bursts", sense_tests::stall_bursts, 180, &[]),
