@@ -52,8 +52,13 @@ impl Zones {
     }
 
     /// What the kernel takes off in `MemAvailable` for its own reserves (watermarks and protection of lower zones): it
-    /// is published nowhere, but the other terms of that sum are.
+    /// is published nowhere, but the other terms of that sum are. Where nothing is available they do not give it, as the
+    /// kernel does not go below zero: it is what the zones keep then, as the kernel adds it up
+    /// (`calculate_totalreserve_pages`, mm/page_alloc.c).
     pub fn total_reserve(&self, reading: &MemReading, page_bytes: u64) -> Bytes {
+        if reading.available == Bytes::ZERO {
+            return self.kept.to_bytes(page_bytes);
+        }
         let low = Pages(self.low_watermark.0.saturating_add(self.boost.0)).to_bytes(page_bytes);
         let usable = |cache: Bytes| cache.saturating_sub(Bytes(cache.0 / 2).min(low));
         reading
@@ -215,6 +220,9 @@ mod tests {
             ..MemReading::default()
         };
         assert_eq!(zones.total_reserve(&reading, 4096), Bytes(7777));
+        // Of what is below zero the reading does not show how much.
+        let (zones, reading) = (Zones { kept: Pages(3), ..zones }, MemReading { available: Bytes::ZERO, ..reading });
+        assert_eq!(zones.total_reserve(&reading, 4096), Bytes(3 * 4096));
     }
 
     #[test]
