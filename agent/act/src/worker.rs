@@ -189,8 +189,13 @@ impl Worker {
 
     /// Likewise, for what is waited for: `news`, an eventfd, is made readable as soon as there are results and nothing more
     /// to do.
-    pub fn start_with_news(name: &str, capacity: usize, news: OwnedFd) -> io::Result<Self> {
-        Self::start_thread(name, capacity, || {}, Some(news))
+    pub fn start_with_news(
+        name: &str,
+        capacity: usize,
+        prepare: impl FnOnce() + Send + 'static,
+        news: OwnedFd,
+    ) -> io::Result<Self> {
+        Self::start_thread(name, capacity, prepare, Some(news))
     }
 
     fn start_thread(

@@ -12,7 +12,7 @@ use plimsoll_node::boot::BootId;
 use plimsoll_node::cgroup::{Handle, Purpose, Root};
 use plimsoll_node::clock::monotonic;
 use plimsoll_node::meminfo::{self, page_bytes};
-use plimsoll_node::process;
+use plimsoll_node::{priority, process};
 use plimsoll_sense::stopped::{self, StoppedRecord};
 use plimsoll_state::{Entry, Found, Kept, PendingKill, Protections, Record as RunRecord, StoppedProcesses, thaw, undo};
 use plimsoll_units::{Bytes, CgroupId};
@@ -154,6 +154,12 @@ pub(super) fn enforcer(
     let doubtful = take_over(&past.kills, root, &mut kills, &mut past.record, troubles);
     let evicted = evicted(&past.evictions, root, troubles);
     let stopped: Arc<dyn StopJournal> = Arc::new(past.stopped);
+    // A decision waits for them, however busy the machine is.
+    let prefer = || _ = priority::prefer_this_thread();
+    let awaited = |name: &str, capacity: usize| {
+        let news = news.try_clone()?;
+        Worker::start_with_news(name, capacity, prefer, news).context(NO_WORKER)
+    };
     let most = configuration.machine.hold_down();
     let held = Brakes::with_capacity(BrakeLimits::of_empty(most), MOST_HELD, Arc::clone(&stopped));
     Ok(Enforcer {
@@ -167,8 +173,8 @@ pub(super) fn enforcer(
         doubtful,
         workers: Workers::beside(writer, JOBS).context(NO_WORKER)?,
         reclaim: Worker::start("reclaim", JOBS).context(NO_WORKER)?,
-        figures: Worker::start_with_news("figures", FIGURES, news.try_clone()?).context(NO_WORKER)?,
-        fold: Worker::start_with_news("fold", 1, news.try_clone()?).context(NO_WORKER)?,
+        figures: awaited("figures", FIGURES)?,
+        fold: awaited("fold", 1)?,
         freeze: configuration.machine.brake.mode == BrakeMode::Freeze,
     })
 }

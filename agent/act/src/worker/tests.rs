@@ -39,7 +39,7 @@ fn a_result_that_is_waited_for_wakes_its_reader() {
     use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     let news = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
     let copy = news.try_clone().expect("another one");
-    let mut worker = Worker::start_with_news("test", 4, copy).expect("a thread starts");
+    let mut worker = Worker::start_with_news("test", 4, || {}, copy).expect("a thread starts");
     let fake = Fake::new("w");
     for _ in 0..2 {
         worker.submit(Job::ReadCache(Arc::clone(&fake.handle), monotonic())).expect("there is room");

@@ -48,7 +48,8 @@ impl Table {
     /// The record was read whose program took `generation` from byte `offset`; absent: the one that is armed.
     pub(super) fn answer(&mut self, offset: usize, generation: Option<u64>) {
         let index = offset / WORD;
-        self.answered[index] = generation.unwrap_or(self.written[index]);
+        // Records of two CPUs may be in the other order.
+        self.answered[index] = self.answered[index].max(generation.unwrap_or(self.written[index]));
     }
 
     /// Whether the charge hook ran since this was last asked.

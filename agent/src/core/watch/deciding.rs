@@ -104,6 +104,10 @@ impl Watch {
         let waits = [self.awaits_figures(&sample, trigger), self.awaits_walk(&sample)];
         if waits.contains(&true) {
             self.figures.waiting = Some(*trigger);
+            if !sample.is_below {
+                let completed = monotonic();
+                self.schedule.awaits(completed.since(taken), completed);
+            }
             return;
         }
         self.reporting.observed(&sample, &self.scopes, &self.workloads.table);

@@ -139,6 +139,12 @@ impl Schedule {
         self.next_slow = self.slow.map(|slow| now.after(slow.max(heartbeat::PERIOD)));
     }
 
+    /// A decision waits, above the threshold and with none armed: no event shows that memory is below, from where on what
+    /// grows is frozen. The sample that found that took so long.
+    pub(super) fn awaits(&mut self, cost: Duration, now: MonotonicNs) {
+        self.sample_by(now.after(BELOW_PACE.max(pause::after(cost, NEAR_SHARE))));
+    }
+
     /// Memory is near a threshold.
     pub(super) fn is_near(&mut self, now: MonotonicNs) {
         let pace = self.paced(NEAR_PACE, NEAR_SHARE);

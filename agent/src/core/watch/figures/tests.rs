@@ -200,6 +200,24 @@ fn a_decision_that_waited_knows_the_crossing_and_arms_the_threshold_again() {
 }
 
 #[test]
+fn a_decision_that_waits_above_the_threshold_does_not_wait_to_see_that_memory_is_below() {
+    for (used, soon) in [(SLICE - 20, true), (SLICE - 1, false)] {
+        let mut scene = Scene::new(10);
+        scene.watch.figures.set_patience(Duration::from_mins(1));
+        joins(&mut scene, 0, "hog", 70, 0, 0);
+        scene.uses("slice", used);
+        let at = monotonic();
+        let mut trigger = Trigger::of(Cause::Threshold, at);
+        trigger.crossed = Some(at);
+        scene.watch.sample(&trigger);
+        assert!(scene.watch.figures.is_awaited());
+        // Below it what grows is frozen already.
+        let due = scene.watch.schedule.next_sample().expect("patience ends");
+        assert_eq!(due < monotonic().after(Duration::from_secs(30)), soon, "{used}");
+    }
+}
+
+#[test]
 fn a_decision_is_taken_on_older_figures_where_none_come_in_time() {
     let mut scene = Scene::new(10);
     scene.watch.figures.set_patience(Duration::ZERO);
