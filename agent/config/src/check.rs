@@ -6,6 +6,7 @@ use crate::error::Problem;
 use crate::kubelet::Kubelet;
 use crate::kubelet::typed::place;
 use crate::model::{Configuration, Origin};
+use crate::scalar::effect;
 use crate::tree::{Problems, Value, read};
 use plimsoll_policy::SliceThresholds;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
@@ -203,14 +204,14 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
 /// What is to be said of thresholds on memory beside the memory of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plausible {
-    /// Those that are always met.
+    /// Those that are always met, or for good once they are.
     pub errors: Vec<Problem>,
     /// Those that probably are not meant.
     pub warnings: Vec<Problem>,
 }
 
-/// Compares thresholds on memory with what the machine has, and with what is available now. An amount that is always met is an
-/// error in Plimsoll's own file alone: a kubelet runs by it.
+/// Compares thresholds on memory with what the machine has, and with what is available now. An amount that is always met, or
+/// a minimum reclaim that keeps one met for good, is an error in Plimsoll's own file alone: a kubelet runs by it.
 pub fn implausible_thresholds(
     configuration: &Configuration,
     memory: Option<Bytes>,
@@ -232,6 +233,20 @@ pub fn implausible_thresholds(
         let value = map.get(name).cloned().unwrap_or_default();
         let problem = |why: &str| reported.problem(key, Some(name), &value, why);
         let is_amount = matches!(exact.amount, Some(ThresholdAmount::At(_)));
+        let min_reclaim = threshold.min_reclaim.as_ref().and_then(effect).map(|amount| amount.of_bytes(capacity));
+        if at < capacity && min_reclaim.is_some_and(|more| at.saturating_add(more) >= capacity) {
+            let map = "evictionMinimumReclaim";
+            let value = kubelet.eviction.min_reclaim.get(name).cloned().unwrap_or_default();
+            let why = format!(
+                "with the threshold of {} the machine, which has {}, never has so much available, so that evictions would not \
+                 end; expected less",
+                shown(at),
+                shown(capacity)
+            );
+            let is_own = [map, key].iter().any(|map| own_thresholds.contains(map));
+            let list = if is_own { &mut found.errors } else { &mut found.warnings };
+            list.push(reported.problem(map, Some(name), &value, &why));
+        }
         if at >= capacity && is_amount {
             let why = format!("the machine has {}, so that this is always met; expected less", shown(capacity));
             let list = if own_thresholds.contains(&key) { &mut found.errors } else { &mut found.warnings };

@@ -9,11 +9,10 @@ use crate::kubelet::typed::{place, typed};
 use crate::kubelet::{Entry, Kubelet};
 use crate::machine::{IN_RUN, threshold};
 use crate::model::{Configuration, Origin, Text};
-use crate::scalar::{amount_of, value};
+use crate::scalar::{amount_of, effect, value};
 use crate::tree::{Node, Problems, Value, read};
-use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_policy::kubelet::{Signal, Threshold};
 use plimsoll_policy::{Config as Policy, SliceThresholds};
-use plimsoll_units::Quantity;
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
 pub(crate) fn own(
@@ -62,8 +61,8 @@ pub(crate) fn own(
         entries.any(|(name, entry)| *name == Signal::MemoryAvailable.name() && entry.origin.place().0 == file)
     };
     // Its place is `default` where there is no file, as that of a default.
-    let own_thresholds = ["evictionHard", "evictionSoft"].into_iter().filter(|map| file != "default" && is_own(map));
-    let own_thresholds = own_thresholds.collect();
+    let maps = ["evictionHard", "evictionSoft", "evictionMinimumReclaim"];
+    let own_thresholds = maps.into_iter().filter(|map| file != "default" && is_own(map)).collect();
     let configuration = Configuration { kubelet, own_thresholds, origins, ..configuration }.with_policy(thresholds);
     idle::warn(&configuration, file, problems);
     unwatched(&configuration, problems);
@@ -119,7 +118,6 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
 
 /// The thresholds on these signals, as `run` decides by them.
 fn thresholds_on(kubelet: &Kubelet, signals: &[Signal]) -> Vec<Threshold> {
-    let effect = |amount: &ThresholdAmount<Quantity>| amount_of(amount).map_or_else(|odd| odd.effect, Some);
     let of_run = kubelet.thresholds.iter().filter(|threshold| signals.contains(&threshold.signal));
     let taken = of_run.filter_map(|Threshold { signal, amount, grace, min_reclaim, .. }| {
         let (at, min_reclaim) = (amount.as_ref().and_then(effect)?, min_reclaim.as_ref().and_then(effect));

@@ -44,7 +44,7 @@ pub struct Configuration {
     /// What is valid and yet probably a mistake.
     #[serde(skip)]
     pub warnings: Vec<Problem>,
-    /// In which of `evictionHard` and `evictionSoft` Plimsoll's own file sets a threshold on memory.
+    /// In which of `evictionHard`, `evictionSoft` and `evictionMinimumReclaim` Plimsoll's own file has `memory.available`.
     #[serde(skip)]
     pub(crate) own_thresholds: Vec<&'static str>,
     /// The origin of each value of the fields above that is not a default, by its key. A list is one value.

@@ -345,10 +345,15 @@ pub(crate) fn amount(text: &str, is_reclaim: bool) -> Result<Option<ThresholdAmo
 /// An amount that no machine has and that the kubelet accepts.
 pub(crate) struct Odd {
     /// An amount with the same effect; absent where it has none.
-    pub(crate) effect: Option<ThresholdAmount>,
+    effect: Option<ThresholdAmount>,
     /// The reason for a warning.
     pub(crate) why: &'static str,
     expected: &'static str,
+}
+
+/// The amount that `run` takes a value as; absent where it has no effect.
+pub(crate) fn effect(value: &ThresholdAmount<Quantity>) -> Option<ThresholdAmount> {
+    amount_of(value).map_or_else(|odd| odd.effect, Some)
 }
 
 /// Where the threshold of a value is.

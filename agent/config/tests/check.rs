@@ -351,6 +351,13 @@ fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_an
     let node = Node { memory: Some(bytes("16Gi")), available: Some(bytes("6Gi")), ..Node::default() };
     let kubelet = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
     let grace = "evictionSoftGracePeriod: {memory.available: 1m}";
+    let reclaim = "evictionMinimumReclaim";
+    let unending = |place: &str, value: &str| {
+        format!(
+            "{place}: {reclaim}.memory.available: {value:?}: with the threshold of 500Mi the machine, which has 16Gi, never has so \
+             much available, so that evictions would not end; expected less"
+        )
+    };
     for (texts, errors, warnings) in [
         (
             own("evictionHard: {memory.available: 20Gi}"),
@@ -393,6 +400,26 @@ fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_an
             ],
         ),
         (own("evictionHard: {memory.available: 6Gi}"), vec![], vec![]),
+        (
+            own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 16Gi}}")),
+            vec![&unending("f:2", "16Gi")],
+            vec![],
+        ),
+        (
+            own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 98%}}")),
+            vec![&unending("f:2", "98%")],
+            vec![],
+        ),
+        (
+            kubelet(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 100%}}")),
+            vec![],
+            vec![&unending("k:4", "100%")],
+        ),
+        (
+            own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 15Gi}}")),
+            vec![],
+            vec![],
+        ),
         (own("evictionHard: {memory.available: 100%}"), vec![], vec![]),
     ] {
         let report = examine_texts(&texts, &Overrides::default());
