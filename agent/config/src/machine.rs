@@ -51,7 +51,7 @@ pub struct Machine {
     #[serde(with = "As::<Whole<u8, 0, 100>>")]
     pub stall_percent: u8,
     /// The pause after a reclaim that did not help.
-    #[serde(with = "As::<Span>")]
+    #[serde(with = "As::<Span<1_000, 3_600_000>>")]
     pub reclaim_pause: Duration,
     /// How memory is watched.
     pub source: SourceChoice,

@@ -452,6 +452,8 @@ fn each_refused_value_is_reported_with_its_key_and_what_was_expected() {
         ),
         ("machine: {source: xdp}", "test.yaml:1: machine.source: \"xdp\": expected auto, ebpf, psi or poll"),
         ("machine: {pollPeriod: 1ms}", "test.yaml:1: machine.pollPeriod: \"1ms\": expected a duration from 10ms to 1h"),
+        // Without a pause the watching thread would never sleep.
+        ("machine: {reclaimPause: 0}", "test.yaml:1: machine.reclaimPause: \"0\": expected a duration from 1s to 1h"),
         (
             "machine: {metricsAddress: localhost}",
             "test.yaml:1: machine.metricsAddress: \"localhost\": expected an address with a port, such as \
