@@ -223,15 +223,10 @@ pub fn implausible_thresholds(
     let Some(capacity) = memory else { return found };
     let of_memory = |threshold: &&Threshold<Quantity>| threshold.signal == Signal::MemoryAvailable;
     for threshold in kubelet.thresholds.iter().filter(of_memory) {
-        let (name, exact) = (threshold.signal.name(), threshold.exact());
-        let (key, map) = if threshold.is_hard() {
-            ("evictionHard", &kubelet.eviction.hard)
-        } else {
-            ("evictionSoft", &kubelet.eviction.soft)
-        };
+        let Some((key, name, value)) = kubelet.eviction.written(threshold) else { continue };
+        let exact = threshold.exact();
         let at = exact.bytes(capacity).unwrap_or_default();
-        let value = map.get(name).cloned().unwrap_or_default();
-        let problem = |why: &str| reported.problem(key, Some(name), &value, why);
+        let problem = |why: &str| reported.problem(key, Some(name), value, why);
         let is_amount = matches!(exact.amount, Some(ThresholdAmount::At(_)));
         let min_reclaim = threshold.min_reclaim.as_ref().and_then(effect).map(|amount| amount.of_bytes(capacity));
         if at < capacity && min_reclaim.is_some_and(|more| at.saturating_add(more) >= capacity) {
@@ -293,17 +288,15 @@ impl Reported<'_> {
     fn soft_thresholds(&mut self, node: &Node) {
         let thresholds = &self.kubelet.thresholds;
         for soft in thresholds.iter().filter(|threshold| !threshold.is_hard()) {
-            let name = soft.signal.name();
             let Some(hard) = thresholds.iter().find(|hard| hard.is_hard() && hard.signal == soft.signal) else {
                 continue;
             };
             if is_above(soft, hard, node) != Some(false) {
                 continue;
             }
-            let text = |map: &BTreeMap<String, String>| map.get(name).cloned().unwrap_or_default();
-            let hard = text(&self.kubelet.eviction.hard);
-            let soft = text(&self.kubelet.eviction.soft);
-            self.warn("evictionSoft", Some(name), &soft, &not_above(&hard));
+            let [soft, hard] = [soft, hard].map(|threshold| self.kubelet.eviction.written(threshold));
+            let (Some((key, name, soft)), Some((_, _, hard))) = (soft, hard) else { continue };
+            self.warn(key, Some(name), soft, &not_above(hard));
         }
     }
 
@@ -316,19 +309,13 @@ impl Reported<'_> {
             if at == Bytes::ZERO || at > uncertainty {
                 continue;
             }
-            let (key, map) = if threshold.is_hard() {
-                ("evictionHard", &self.kubelet.eviction.hard)
-            } else {
-                ("evictionSoft", &self.kubelet.eviction.soft)
-            };
-            let name = threshold.signal.name();
-            let value = map.get(name).cloned().unwrap_or_default();
+            let Some((key, name, value)) = self.kubelet.eviction.written(threshold) else { continue };
             let why = format!(
                 "the CPUs of this machine keep back parts of the kernel's counters, so that available memory may be off by \
                  {} until they fold them in; expected more",
                 shown(uncertainty)
             );
-            self.warn(key, Some(name), &value, &why);
+            self.warn(key, Some(name), value, &why);
         }
     }
 

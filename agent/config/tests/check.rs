@@ -223,6 +223,22 @@ fn a_soft_threshold_belongs_above_the_hard_one() {
 }
 
 #[test]
+fn a_soft_threshold_on_allocatable_memory_belongs_above_the_hard_one_that_follows_from_memory() {
+    let signal = "allocatableMemory.available";
+    let body = format!(
+        "evictionHard: {{memory.available: 500Mi}}\nevictionSoft: {{{signal}: 400Mi}}\nevictionSoftGracePeriod: {{{signal}: \
+         1m}}\nmachine: {{podFacts: /run/pods/pods.json}}"
+    );
+    assert_eq!(
+        warnings(&own(&body), &Node::default()),
+        [
+            "f:2: evictionSoft.allocatableMemory.available: \"400Mi\": not above the hard threshold of 500Mi, which acts first; \
+          expected more"
+        ]
+    );
+}
+
+#[test]
 fn a_soft_threshold_of_a_slice_belongs_above_its_hard_one() {
     let below = |soft: &str, hard: &str| {
         vec![format!(
@@ -370,6 +386,14 @@ fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_an
             own(&format!("evictionSoft: {{memory.available: 16Gi}}\n{grace}")),
             vec![
                 "f:1: evictionSoft.memory.available: \"16Gi\": the machine has 16Gi, so that this is always met; expected less",
+            ],
+            vec![],
+        ),
+        // Without a grace period it acts at once, like the hard one beside it.
+        (
+            own(&format!("evictionSoft: {{memory.available: 64Gi}}\n{}", grace.replace("1m", "0s"))),
+            vec![
+                "f:1: evictionSoft.memory.available: \"64Gi\": the machine has 16Gi, so that this is always met; expected less",
             ],
             vec![],
         ),

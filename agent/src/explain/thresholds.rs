@@ -162,8 +162,10 @@ pub(super) fn others(
         .thresholds
         .iter()
         .filter(|threshold| threshold.signal != Signal::MemoryAvailable || sample.memory.is_none());
-    let of_kubelet =
-        of_kubelet.map(|threshold| Other { written: written(configuration, threshold), ..other(threshold, places) });
+    let of_kubelet = of_kubelet.map(|threshold| {
+        let written = configuration.kubelet.eviction.written(threshold).map(|(_, _, text)| text.to_owned());
+        Other { written, ..other(threshold, places) }
+    });
     let mut others: Vec<Other> = of_kubelet.collect();
     if let Some(swap) = configuration.policy.swap {
         others.push(of_swap(swap.free, swap.grace.is_zero(), reading));
@@ -217,15 +219,6 @@ fn other(threshold: &Threshold<Quantity>, places: &Places) -> Other {
         distance,
         source,
     }
-}
-
-/// The text behind a threshold; that on pods' memory follows from the machine's.
-fn written(configuration: &Configuration, threshold: &Threshold<Quantity>) -> Option<String> {
-    let settings = &configuration.kubelet.eviction;
-    let texts = if threshold.is_hard() { &settings.hard } else { &settings.soft };
-    let follows = threshold.signal == Signal::AllocatableMemoryAvailable;
-    let signal = if follows { Signal::MemoryAvailable } else { threshold.signal };
-    texts.get(signal.name()).cloned()
 }
 
 fn of_swap(free: ThresholdAmount, hard: bool, reading: &MemReading) -> Other {

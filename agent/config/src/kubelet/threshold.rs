@@ -25,6 +25,20 @@ impl EvictionSettings {
     pub(super) fn enforces_pods(&self) -> bool {
         self.enforce_node_allocatable.iter().any(|key| key == "pods")
     }
+
+    /// Where a threshold is written: the map, the name in that, and the text. A soft one without a grace period acts at once like
+    /// a hard one, and one on allocatable memory may follow from that on memory, so that the text of the same amount counts.
+    pub fn written(&self, threshold: &Threshold<Quantity>) -> Option<(&'static str, &'static str, &str)> {
+        let follows = threshold.signal == Signal::AllocatableMemoryAvailable;
+        let names = [Some(threshold.signal), follows.then_some(Signal::MemoryAvailable)].into_iter().flatten();
+        let hard = threshold.is_hard().then_some(("evictionHard", &self.hard));
+        let maps = [hard, Some(("evictionSoft", &self.soft))];
+        let texts = names.map(Signal::name).flat_map(|name| {
+            maps.iter().flatten().filter_map(move |(map, texts)| Some((*map, name, texts.get(name)?.as_str())))
+        });
+        let is_its = |text| statement(threshold.signal, text).is_ok_and(|amount| amount == threshold.amount);
+        texts.min_by_key(|(_, _, text)| !is_its(text))
+    }
 }
 
 /// What is wrong with the settings, in the kubelet's words.
@@ -239,5 +253,41 @@ pub(crate) fn min_reclaim(signal: Signal, written: &str) -> Result<ThresholdAmou
         Err(ThresholdError::ReclaimNegative(signal))
     } else {
         Ok(ThresholdAmount::At(quantity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threshold_is_found_in_the_map_and_under_the_name_that_it_is_written() {
+        let map = |entries: &[(&str, &str)]| {
+            entries.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let settings = EvictionSettings {
+            hard: map(&[("memory.available", "100Mi"), ("nodefs.available", "NaN%")]),
+            soft: map(&[
+                ("allocatableMemory.available", "2Gi"),
+                ("memory.available", "1Gi"),
+                ("nodefs.available", "10%"),
+            ]),
+            soft_grace: map(&[
+                ("allocatableMemory.available", "1m"),
+                ("memory.available", "0s"),
+                ("nodefs.available", "1m"),
+            ]),
+            min_reclaim: BTreeMap::new(),
+            enforce_node_allocatable: vec!["pods".to_owned()],
+        };
+        let thresholds = parse_thresholds(&settings).expect("they are in order");
+        let written: Vec<_> = thresholds.iter().map(|threshold| settings.written(threshold)).collect();
+        let memory = [("evictionHard", "memory.available", "100Mi"), ("evictionSoft", "memory.available", "1Gi")];
+        let [hard, soft] = memory.map(Some);
+        let nodefs = [("evictionHard", "nodefs.available", "NaN%"), ("evictionSoft", "nodefs.available", "10%")];
+        let [nodefs_hard, nodefs_soft] = nodefs.map(Some);
+        let own = Some(("evictionSoft", "allocatableMemory.available", "2Gi"));
+        assert_eq!(written, [hard, nodefs_hard, own, soft, nodefs_soft, hard, soft]);
+        assert_eq!(EvictionSettings::default().written(&thresholds[0]), None);
     }
 }
