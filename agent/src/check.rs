@@ -1,12 +1,12 @@
 //! `plimsoll check`: what this machine can and cannot do, why, and what is lost. Changes nothing.
 
-mod all_pods;
 mod cluster;
 mod facts;
 mod journal;
 mod node;
 mod pod_facts;
 mod pods;
+mod slices;
 mod static_pods;
 mod workloads;
 
@@ -144,7 +144,7 @@ fn rows(facts: &Facts) -> Vec<Row> {
     rows.extend(facts.statics.as_ref().map(static_pods::static_pods_row));
     rows.extend(facts.journal.as_ref().map(journal::journal_row));
     rows.extend(facts.cluster.as_ref().map(cluster::cluster_row));
-    rows.extend(facts.all_pods.as_ref().map(all_pods::all_pods_row));
+    rows.extend(facts.slices.iter().map(slices::slice_row));
     rows.extend(facts.pods.as_ref().map(pods::pods_row));
     rows.push(source_row(facts, source));
     rows

@@ -4,6 +4,7 @@ use crate::kubelet::DEFAULT_EVICTION_HARD;
 use crate::model::{Configuration, Origin};
 use crate::show::{MAPS_BY_SIGNAL, is_observed};
 use crate::tree::Problems;
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::Signal;
 
 /// Warns of each that differs from the default. A kubelet's own files get no such warning, since the kubelet decides by
@@ -31,6 +32,15 @@ pub(crate) fn warn(configuration: &Configuration, own: &str, problems: &mut Prob
     }
     if let Some(line) = line(configuration.origin("swap.free")) {
         problems.warn(Some(line), "swap", None, why);
+    }
+    let decides_about_none = configuration.eviction_policy == EvictionPolicy::Kubelet;
+    if let (Some(line), true) = (line(configuration.origin("machine.slices")), decides_about_none) {
+        problems.warn(
+            Some(line),
+            "machine.slices",
+            None,
+            "no effect with the policy `kubelet`, which decides about no slice",
+        );
     }
 }
 
@@ -72,6 +82,9 @@ mod tests {
                 "Some(2) evictionSoftGracePeriod.allocatableMemory.available"
             ]
         );
+        let slices = "machine:\n  slices: [{path: a.slice, evictionHard: {memory.available: 1Mi}}]\n";
+        assert_eq!(own(&format!("evictionPolicy: kubelet\n{slices}")), ["Some(3) machine.slices"]);
+        assert_eq!(own(slices), [""; 0]);
         let texts = Texts {
             own: Some(Text { file: "f".to_owned(), text: "evictionPolicy: kubelet\nswap: {free: 10%}\n".to_owned() }),
             ..Texts::default()

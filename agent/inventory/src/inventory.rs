@@ -543,12 +543,16 @@ impl Inventory {
     /// Reads the limits and slow figures of slices with thresholds of their own, and sends those that changed, or `all`,
     /// as [`Refresh::Replace`] does.
     pub fn find_slices(&mut self, all: bool, sink: &mut impl Sink) {
+        let mut unobserved = Vec::new();
         for (index, (known, place)) in (0..).zip(self.slices.iter_mut().zip(&self.config.slices)) {
             let now = place.read(known.as_ref(), &self.config.root, &self.config.patterns);
-            if *place == SlicePlace::Pods {
-                let why = now.as_ref().err();
-                let why = why.map(|why| format!("allocatableMemory.available is not observed: {why}"));
-                sink.trouble("allocatable", why);
+            match place {
+                SlicePlace::Path(_) => unobserved.extend(now.as_ref().err().cloned()),
+                SlicePlace::Pods => {
+                    let why = now.as_ref().err();
+                    let why = why.map(|why| format!("allocatableMemory.available is not observed: {why}"));
+                    sink.trouble("allocatable", why);
+                }
             }
             let now = now.ok();
             let facts = |(handle, figures): &(Arc<Handle>, _)| (handle.id(), *figures);
@@ -557,6 +561,8 @@ impl Inventory {
                 sink.update(Update::Slice(index, now.map(|(handle, figures)| SliceFacts { handle, figures })));
             }
         }
+        let why = unobserved.join("; ");
+        sink.trouble("slices", (!why.is_empty()).then(|| format!("thresholds of slices are not observed: {why}")));
     }
 
     /// Finds the slices that the kernel brakes.

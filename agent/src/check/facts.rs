@@ -21,12 +21,12 @@ use procfs::LockType;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::all_pods::{self, AllPods};
 use super::cluster::{self, ClusterFacts};
 use super::journal::{self, JournalFacts};
 use super::node::NodeFacts;
 use super::pod_facts::{self, PodFacts};
 use super::pods::{self, Pods};
+use super::slices::{self, SliceFacts};
 use super::workloads::{self, Workloads};
 use crate::acting::machine_lock;
 use crate::kill_switch::{Found, Ignored, KillSwitch};
@@ -83,8 +83,8 @@ pub(super) struct Facts {
     pub(super) journal: Option<JournalFacts>,
     /// What the API server answers; absent where none is configured.
     pub(super) cluster: Option<ClusterFacts>,
-    /// What all pods may take together; absent where `run` would not decide by it.
-    pub(super) all_pods: Option<AllPods>,
+    /// The limits of slices with thresholds of their own, all pods among them.
+    pub(super) slices: Vec<SliceFacts>,
     /// The pods that are here; absent where there are none and `run` would look for none.
     pub(super) pods: Option<Pods>,
 }
@@ -119,7 +119,7 @@ impl Facts {
         let held = capabilities::held().unwrap_or_default();
         let mode = CgroupMode::detect();
         let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
-        let all_pods = all_pods::find(configuration, mode.root());
+        let slices = slices::find(configuration, mode.root());
         let known_pods = configuration.machine.pod_facts.as_deref().map(pod_facts::read);
         let cluster = cluster::ask(configuration, account);
         let of_cluster = || cluster.as_ref()?.as_ref().ok()?.listed();
@@ -168,7 +168,7 @@ impl Facts {
             statics,
             journal: journal::find(configuration),
             cluster,
-            all_pods,
+            slices,
             pods,
         }
     }

@@ -64,7 +64,7 @@ fn good() -> Facts {
         statics: None,
         journal: None,
         cluster: None,
-        all_pods: None,
+        slices: Vec::new(),
         pods: None,
     }
 }

@@ -490,6 +490,25 @@ fn all_pods_are_a_slice_with_the_limit_that_their_cgroup_has_now() {
     assert_eq!((capacity(true, &mut inventory).0, capacity(true, &mut inventory).1), (None, nowhere));
 }
 
+#[test]
+fn a_slice_that_is_not_there_or_has_no_limit_is_reported_with_the_reason() {
+    let tree = tempfile::tempdir().expect("a temporary directory");
+    cgroup(tree.path(), "b.slice", 1000);
+    let limit = |text: &str| fs::write(tree.path().join("b.slice/memory.max"), text).expect("writable");
+    let (mut inventory, mut sent) = (inventory(tree.path(), 9), Sent::default());
+    inventory.config.slices =
+        ["a.slice", "b.slice"].map(|path| SlicePlace::Path(path.parse().expect("a pattern"))).to_vec();
+    inventory.slices = vec![None, None];
+    limit("max\n");
+    inventory.find_slices(false, &mut sent);
+    let expected = "thresholds of slices are not observed: there is no cgroup a.slice here; b.slice has no memory.max";
+    assert_eq!(sent.troubles["slices"], expected);
+    inventory.config.slices.remove(0);
+    limit("4000\n");
+    inventory.find_slices(false, &mut sent);
+    assert_eq!(sent.troubles.get("slices"), None);
+}
+
 /// The UID in the path of the pod of this number.
 fn pod(number: u8) -> (Uid, String) {
     let name = format!("kubepods/burstable/pod0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8{number:02x}");
