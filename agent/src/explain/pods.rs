@@ -214,6 +214,8 @@ pub(crate) fn all_needed(policy: &Config, pods: &[Workload<'_>]) -> Plan {
         )],
         hard_victims_per_minute: u32::try_from(pods.len()).unwrap_or(u32::MAX),
         evict_for_unattributed: true,
+        // One sample shows no growth: all that a pod uses must not count as such.
+        responsible_percent: 0,
         ..Config::default()
     };
     let memory = MemoryStats { available: Some(0), working_set: Some(0), time: None };
@@ -346,6 +348,22 @@ pub(super) mod tests {
         assert_eq!((answer.count, answer.requests_bytes), (5, Bytes(631 * MIB)));
         assert_eq!(answer.unlisted, [path('4')]);
         assert_eq!(super::answer(&configuration, &Listed::default(), &cgroups, &sample, Bytes(1), NOW), None);
+    }
+
+    #[test]
+    fn what_a_pod_uses_is_not_taken_for_growth() {
+        let other = format!("{}0", &UID[..35]);
+        let paths = [UID, &other].map(|uid| format!("kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_")));
+        let dir = tree(&[(&paths[0], 1000 * MIB, 0, 0, 0, 0), (&paths[1], 90 * MIB, 0, 0, 0, 0)]);
+        let asks = r#""requests": {"memory": "990Mi"}"#;
+        let (large, small) = (pod("large", UID, "null", 0, asks), pod("small", &other, "null", 0, ""));
+        let listed = listed_pods(&format!("[{large}, {small}]"));
+        let configuration = Configuration::default();
+        let observer = Observer::new(&configuration, Some(dir.path()), &crate::observe::Own::default());
+        let answer =
+            super::answer(&configuration, &listed, &cgroups(&observer), &observer.sample(), Bytes(1000 * MIB), NOW);
+        let order: Vec<_> = answer.expect("there is a list").pods.into_iter().map(|it| it.pod).collect();
+        assert_eq!(order, ["n/small", "n/large"], "the one that is furthest over its request is first");
     }
 
     #[test]
