@@ -294,17 +294,18 @@ impl Observer {
     /// Everything now.
     pub(crate) fn sample(&self) -> Sample {
         let at_ns = monotonic();
-        let memory = self.memory().map(|reading| {
-            let pool = reading.hugetlb.unwrap_or(Bytes::ZERO);
-            Memory {
-                capacity_bytes: reading.total.saturating_sub(pool),
-                kubelet_bytes: reading.kubelet_available().saturating_sub(pool),
-                mem_available_bytes: Some(reading.mem_available()),
-            }
+        let reading = self.memory();
+        let memory = reading.map(|reading| Memory {
+            capacity_bytes: reading.total,
+            kubelet_bytes: reading.kubelet_available(),
+            mem_available_bytes: Some(reading.mem_available()),
         });
+        // As in a trace, the eviction policy has to take it off.
+        let huge_page_pool_bytes = reading.and_then(|reading| reading.hugetlb).unwrap_or(Bytes::ZERO);
         let tasks = TaskLimits::open().ok().and_then(|limits| limits.read().ok());
         let tasks = tasks.map(|tasks| Tasks { count: tasks.tasks, limit: tasks.limit() });
-        Sample { at_ns, memory, tasks, slices: self.slices(), workloads: self.workloads(at_ns), ..Sample::default() }
+        let (slices, workloads) = (self.slices(), self.workloads(at_ns));
+        Sample { at_ns, memory, huge_page_pool_bytes, tasks, slices, workloads, ..Sample::default() }
     }
 
     fn slices(&self) -> Vec<Slice> {

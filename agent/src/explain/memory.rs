@@ -174,6 +174,7 @@ pub(super) fn capacity(
     let kept = [&kubelet.kube_reserved, &kubelet.system_reserved].into_iter();
     let kept = kept.filter_map(|amounts| amounts.get("memory")?.bytes()).fold(Bytes::ZERO, Bytes::saturating_add);
     let capacity = sample.memory.map_or(reading.total, |memory| memory.capacity_bytes);
+    let capacity = capacity.saturating_sub(sample.huge_page_pool_bytes);
     let hard = configuration.policy.thresholds_on(Scope::Node, Signal::MemoryAvailable);
     let hard = hard.filter(|threshold| threshold.is_hard());
     // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
@@ -202,9 +203,8 @@ mod tests {
         let (total, huge_pages) = (Bytes::mib(1000), Bytes::mib(200));
         let file = plimsoll_node::meminfo::MemInfo::open().expect("there is a /proc");
         let reading = file.read().expect("readable");
-        let capacity_bytes = total.saturating_sub(huge_pages);
-        let memory = Memory { capacity_bytes, kubelet_bytes: Bytes::ZERO, mem_available_bytes: None };
-        let sample = Sample { memory: Some(memory), ..Sample::default() };
+        let memory = Memory { capacity_bytes: total, kubelet_bytes: Bytes::ZERO, mem_available_bytes: None };
+        let sample = Sample { memory: Some(memory), huge_page_pool_bytes: huge_pages, ..Sample::default() };
         let reported = capacity(&configuration, &sample, &MemReading { total, ..reading }, None);
         let node = Node { memory: Some(total), huge_pages, ..Node::default() };
         let checked = Headroom::of(&configuration.kubelet, &node).expect("its memory is known");

@@ -22,7 +22,7 @@ use plimsoll_policy::{
 };
 use plimsoll_replay::trace::{Sample, Workload as Sampled};
 use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
-use plimsoll_units::MonotonicNs;
+use plimsoll_units::{Bytes, MonotonicNs};
 use serde_json::json;
 
 use crate::observe::{Observer, Own};
@@ -116,9 +116,9 @@ fn answer<'a>(
     };
     Answer {
         policy,
-        plan,
         slices: slices.collect(),
-        distances: thresholds::distances(configuration, &sample),
+        distances: thresholds::distances(configuration, &sample, plan.memory),
+        plan,
         others: thresholds::others(configuration, &sample, reading, places, observer),
         cache: memory::cache(observer, &sample, &cgroups, listed),
         reserved: memory::reserved(configuration, observer),
@@ -146,6 +146,7 @@ fn decided(
         layout: Some(DiskLayout::Single),
         readings: Some(Readings::of(&node_stats(memory, sample.tasks.filter(|_| scope == Scope::Node), sample.at_ns))),
         mem_available: memory.and_then(|memory| memory.mem_available),
+        huge_page_pool: if scope == Scope::Node { sample.huge_page_pool_bytes } else { Bytes::ZERO },
         workloads,
         ..Observation::default()
     };
@@ -201,7 +202,7 @@ impl Answer<'_> {
 mod tests {
     use super::*;
     use crate::observe::tests::tree;
-    use plimsoll_units::Bytes;
+    use plimsoll_replay::trace::Memory;
 
     const MIB: u64 = 1 << 20;
 
@@ -271,6 +272,24 @@ mod tests {
         assert_eq!(json["capacity"]["promised_bytes"], 1100 * MIB);
         assert_eq!(json["capacity"]["requests_bytes"], serde_json::Value::Null);
         assert_eq!(json["thresholds"][0]["threshold_bytes"], MIB);
+    }
+
+    #[test]
+    fn only_the_policy_kubelet_takes_the_huge_page_pool_for_available() {
+        let memory = Memory {
+            capacity_bytes: Bytes(16 * MIB),
+            kubelet_bytes: Bytes(9 * MIB),
+            mem_available_bytes: Some(Bytes(MIB)),
+        };
+        let sample = Sample { memory: Some(memory), huge_page_pool_bytes: Bytes(8 * MIB), ..Sample::default() };
+        let mib = i128::from(MIB);
+        for (policy, distance) in [("kubelet", 7 * mib), ("plimsoll", -mib), ("openshift3", -mib)] {
+            let text = format!("evictionPolicy: {policy}\nevictionHard: {{memory.available: 2Mi}}");
+            let configuration = plimsoll_config::parse(&text, "f").expect("it is in order");
+            let plan = decided(&configuration.policy, Scope::Node, sample.memory.map(Into::into), &sample, &[]);
+            let distances = thresholds::distances(&configuration, &sample, plan.memory);
+            assert_eq!(distances[0].kubelet_bytes, distance, "{policy}");
+        }
     }
 
     #[test]

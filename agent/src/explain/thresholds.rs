@@ -115,7 +115,12 @@ impl Places {
     }
 }
 
-pub(super) fn distances(configuration: &Configuration, sample: &Sample) -> Vec<Distance> {
+/// `machine`: its memory, as it was decided by.
+pub(super) fn distances(
+    configuration: &Configuration,
+    sample: &Sample,
+    machine: Option<MemoryReading>,
+) -> Vec<Distance> {
     let of = |slice: Option<&str>, thresholds: &[Threshold], memory: MemoryReading| -> Vec<Distance> {
         let distance = |threshold: &Threshold| {
             let at = threshold.bytes(memory.capacity)?;
@@ -131,7 +136,7 @@ pub(super) fn distances(configuration: &Configuration, sample: &Sample) -> Vec<D
         let on_memory = thresholds.iter().filter(|threshold| threshold.signal == Signal::MemoryAvailable);
         on_memory.filter_map(distance).collect()
     };
-    let node = sample.memory.map(|memory| of(None, &configuration.policy.thresholds, memory.into()));
+    let node = machine.map(|memory| of(None, &configuration.policy.thresholds, memory));
     let slices = configuration.machine.slices.iter().zip(&configuration.policy.slices).filter_map(|(slice, own)| {
         let reading = slice_memory(sample, slice.path.as_str())?;
         Some(of(Some(slice.path.as_str()), &own.thresholds, reading))
@@ -296,7 +301,7 @@ mod tests {
         assert_eq!(reported("pid.available", false).written.as_deref(), Some("90%"));
         assert_eq!(reported("allocatableMemory.available", true).written.as_deref(), Some("1Mi"));
         assert!(others.iter().all(|it| it.signal != "memory.available"), "the machine's own is among the distances");
-        assert_eq!(distances(&configuration, &sample).len(), 1);
+        assert_eq!(distances(&configuration, &sample, sample.memory.map(Into::into)).len(), 1);
     }
 
     #[test]
@@ -307,7 +312,7 @@ mod tests {
             let (capacity_bytes, available_bytes) = (Bytes(1000), Bytes(200));
             let slice = Slice { path: "a".to_owned(), capacity_bytes, available_bytes, mem_available_bytes };
             let sample = Sample { slices: vec![slice], ..Sample::default() };
-            let distances = distances(&configuration, &sample);
+            let distances = distances(&configuration, &sample, None);
             let of_slice = distances.iter().find(|it| it.slice.is_some()).expect("it has a threshold");
             assert_eq!((of_slice.kubelet_bytes, of_slice.mem_available_bytes), (-100, reported));
         }
