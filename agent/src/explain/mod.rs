@@ -16,9 +16,10 @@ use plimsoll_config::Configuration;
 use plimsoll_node::meminfo::MemReading;
 use plimsoll_node::os::CgroupMode;
 use plimsoll_pods::{Pod, read_pods};
-use plimsoll_policy::kubelet::{DiskLayout, Readings};
+use plimsoll_policy::kubelet::{DiskLayout, Readings, Resource};
 use plimsoll_policy::{
-    Config, MemoryReading, Observation, Plan, Scope, SliceId, State, Workload, decide, ranking, text,
+    Config, EvictionPolicy, Growth, MemoryReading, Observation, Outcome, Plan, Scope, SliceId, State, Workload, decide,
+    ranking, text,
 };
 use plimsoll_replay::trace::{Sample, Workload as Sampled};
 use plimsoll_replay::{node_stats, plan_fields, printable, workloads_of};
@@ -130,8 +131,8 @@ fn answer<'a>(
     }
 }
 
-/// What would be decided about the machine or a slice of it now; where memory is above the thresholds, the order of
-/// eviction.
+/// What would be decided about the machine or a slice of it now by rank alone: one sample does not show which workloads
+/// grew. Where memory is above the thresholds, the order of eviction.
 fn decided(
     policy: &Config,
     scope: Scope,
@@ -150,9 +151,15 @@ fn decided(
         workloads,
         ..Observation::default()
     };
+    // Else all that a workload uses would count as growth.
+    let by_rank = Config { evict_for_unattributed: true, responsible_percent: 0, ..policy.clone() };
     let mut plan = Plan::with_capacity(policy, workloads.len(), 0);
-    let mut state = State::with_capacity(policy, workloads.len());
-    decide(policy, &mut state, &observation, sample.at_ns, &mut plan);
+    let mut state = State::with_capacity(&by_rank, workloads.len());
+    decide(&by_rank, &mut state, &observation, sample.at_ns, &mut plan);
+    plan.attribution = None;
+    for ranked in &mut plan.ranked {
+        (ranked.growth, ranked.grew) = (Growth::default(), false);
+    }
     if plan.ranked.is_empty() {
         let mut unpressed = Plan::with_capacity(policy, workloads.len(), 0);
         ranking(policy, &observation, &mut unpressed);
@@ -160,6 +167,16 @@ fn decided(
         plan.ranked = unpressed.ranked;
     }
     plan
+}
+
+/// What to know beside a plan that evicts for memory.
+fn caveat(policy: &Config, plan: &Plan) -> Option<&'static str> {
+    let signal = plan.acting().and_then(|acting| policy.signal_of(plan.scope, acting.why));
+    let is_for_memory = signal.is_some_and(|signal| signal.resource() == Resource::Memory);
+    let is_by_growth = policy.eviction_policy != EvictionPolicy::Kubelet && is_for_memory;
+    (is_by_growth && plan.outcome == Outcome::Evict).then_some(
+        "by rank alone: a running agent knows which workloads grew since memory was plentiful, and may evict others, or none",
+    )
 }
 
 impl Answer<'_> {
@@ -290,6 +307,34 @@ mod tests {
             let distances = thresholds::distances(&configuration, &sample, plan.memory);
             assert_eq!(distances[0].kubelet_bytes, distance, "{policy}");
         }
+    }
+
+    #[test]
+    fn below_a_threshold_no_usage_is_taken_for_growth() {
+        let dir = tree(&[("a.slice/x.service", 5 * MIB, 0, 0, 0, 0), ("a.slice/y.service", 70 * MIB, 0, 0, 0, 0)]);
+        let text = "evictionHard: {memory.available: 100Mi}\nmachine: {workloads: [{match: 'a.slice/*'}]}";
+        let configuration = plimsoll_config::parse(text, "f").expect("it is in order");
+        let available = Bytes(50 * MIB);
+        let memory = Memory {
+            capacity_bytes: Bytes(1000 * MIB),
+            kubelet_bytes: available,
+            mem_available_bytes: Some(available),
+        };
+        let observer = Observer::new(&configuration, Some(dir.path()), &Own::default());
+        let sample = Sample { memory: Some(memory), huge_page_pool_bytes: Bytes::ZERO, ..observer.sample() };
+        let workloads = workloads_of(&sample, &configuration);
+        let policy = &configuration.policy;
+        let plan = decided(policy, Scope::Node, Some(memory.into()), &sample, &workloads);
+        // Of the 950 MiB that are in use, these have less than machine.responsiblePercent.
+        assert_eq!((plan.outcome, plan.attribution), (Outcome::Evict, None));
+        assert_eq!(plan.victims().count(), 1);
+        assert!(plan.ranked.iter().all(|ranked| ranked.growth.own.is_none() && !ranked.grew));
+        assert!(caveat(policy, &plan).is_some());
+        let kubelet = Config { eviction_policy: EvictionPolicy::Kubelet, ..policy.clone() };
+        let plan = decided(&kubelet, Scope::Node, Some(memory.into()), &sample, &workloads);
+        assert_eq!((plan.outcome, caveat(&kubelet, &plan)), (Outcome::Evict, None));
+        let plenty = MemoryReading { kubelet_available: Bytes(500 * MIB), mem_available: None, ..memory.into() };
+        assert_eq!(caveat(policy, &decided(policy, Scope::Node, Some(plenty), &sample, &workloads)), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use plimsoll_units::{Bytes, counted};
 use super::memory::{Advice, Cache, Capacity, Kept};
 use super::oom::Victim;
 use super::thresholds::{Distance, Other, Unit};
-use super::{Answer, pods};
+use super::{Answer, caveat, pods};
 
 /// How many of each kind are printed.
 const MOST: usize = 10;
@@ -43,6 +43,7 @@ impl Answer<'_> {
 
     fn write(&self, f: &mut String) -> Result {
         writeln!(f, "now: {}", text::line(self.policy, &self.plan, |workload| self.name(workload)))?;
+        self.caveat(f, &self.plan)?;
         self.thresholds(f)?;
         self.capacity(f)?;
         writeln!(f, "\neviction order:")?;
@@ -50,6 +51,7 @@ impl Answer<'_> {
         for (path, plan) in &self.slices {
             let line = text::line(self.policy, plan, |workload| self.name(workload));
             writeln!(f, "\neviction order in {}, now: {line}", printable(path))?;
+            self.caveat(f, plan)?;
             self.ranked(f, plan, "    no workloads in it (machine.workloads)")?;
         }
         if let Some(pods) = &self.pods {
@@ -73,6 +75,10 @@ impl Answer<'_> {
             write!(f, "\nslices above their reservation:\n{above_reservation}")?;
         }
         Ok(())
+    }
+
+    fn caveat(&self, f: &mut String, plan: &Plan) -> Result {
+        caveat(self.policy, plan).map_or(Ok(()), |caveat| writeln!(f, "    {caveat}"))
     }
 
     fn thresholds(&self, f: &mut String) -> Result {
