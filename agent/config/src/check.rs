@@ -111,7 +111,7 @@ impl Headroom {
         let (kube_reserved, system_reserved) = (reserved(&kubelet.kube_reserved), reserved(&kubelet.system_reserved));
         let less_reservations = capacity.saturating_sub(kube_reserved).saturating_sub(system_reserved);
         let hard = threshold(true);
-        let taken = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
+        let taken = kubelet.taken_from_allocatable(hard);
         Some(Self {
             capacity,
             huge_pages: node.huge_pages,
@@ -371,10 +371,11 @@ impl Reported<'_> {
 
     fn headroom(&mut self, headroom: &Headroom) {
         let reserved = headroom.kube_reserved.saturating_add(headroom.system_reserved);
-        if reserved.saturating_add(headroom.hard) > headroom.capacity {
+        let taken = self.kubelet.taken_from_allocatable(headroom.hard);
+        if reserved.saturating_add(taken) > headroom.capacity {
             let expected = format!(
                 "with the hard threshold of {} it is more than there is, {}, and the kubelet does not start",
-                shown(headroom.hard),
+                shown(taken),
                 shown(headroom.capacity)
             );
             let problem = self.problem("systemReserved", Some("memory"), &written(reserved), &expected);

@@ -1,6 +1,6 @@
 //! One form of configuration into another.
 
-use crate::kubelet::{KEYS, Key, Setting, SettingValue, Settings, Shape, parse_duration};
+use crate::kubelet::{IGNORE_EVICTION, KEYS, Key, Setting, SettingValue, Settings, Shape, parse_duration};
 use crate::model::{Configuration, Origin};
 use core::fmt::Write as _;
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
     };
     let text = match form {
         Form::Plimsoll => {
-            let shown = said(settings).filter(|(key, _)| !key.is_own());
+            let shown = said(settings).filter(|(key, _)| !key.is_own() && key.name != IGNORE_EVICTION);
             let why = "Plimsoll decides nothing by it";
             lost.extend(shown.map(|(key, _)| Lost { key: key.name.to_owned(), why }));
             yaml(&Ordered(own(configuration)))
@@ -92,6 +92,11 @@ fn own(configuration: &Configuration) -> Vec<(String, Value)> {
         .collect();
     if settings.get("evictionHard").is_none() {
         file.insert(0, ("evictionHard".to_owned(), Value::Object(serde_json::Map::new())));
+    }
+    // There is no other word for it there: it means that no threshold follows for what all pods have together.
+    if configuration.kubelet.ignore_eviction_for_allocatable {
+        file.retain(|(key, _)| key != "enforceNodeAllocatable");
+        file.push(("enforceNodeAllocatable".to_owned(), Value::Array(vec!["none".into()])));
     }
     for (key, value) in &mut file {
         // Below zero is a second in the kubelet's code, and so is zero.

@@ -152,6 +152,12 @@ fn pods_within_their_requests_that_reach_a_threshold_are_reported() {
         ]
     );
     assert!(Headroom::of(&too_much.configuration.kubelet, &Node::default()).is_none());
+    // With this flag the kubelet takes no threshold off.
+    let flags = "kubelet --system-reserved=memory=10Gi --eviction-hard=memory.available<100Mi \
+                 --experimental-allocatable-ignore-eviction";
+    let ignored = Texts { kubelet_command_line: vec![text("cmdline", flags)], ..Texts::default() };
+    let ignored = examine_texts(&ignored, &Overrides::default());
+    assert_eq!(check(&ignored.configuration, &node(None)).errors, []);
 }
 
 /// As the kubelet computes what pods can request: the pool is requested by name.

@@ -136,6 +136,18 @@ fn a_kubelets_file_is_converted_without_loss_and_losses_of_flags_are_reported() 
 }
 
 #[test]
+fn where_a_flag_ignores_thresholds_for_what_pods_have_none_follows_in_our_own_file() {
+    let flags = "kubelet --experimental-allocatable-ignore-eviction --enforce-node-allocatable=pods \
+                 --eviction-hard=memory.available<1Gi";
+    let first = read(&texts(Form::Flags, flags));
+    let converted = convert(&first, Form::Plimsoll);
+    assert_eq!(converted.lost, []);
+    let again = read(&texts(Form::Plimsoll, &converted.text));
+    assert_eq!(again.kubelet.thresholds, first.kubelet.thresholds, "{}", converted.text);
+    assert_eq!(again.kubelet.thresholds.len(), 1, "{}", converted.text);
+}
+
+#[test]
 fn rows_have_each_value_with_its_origin() {
     let configuration = read(&texts(Form::Plimsoll, "evictionHard: {memory.available: 5%}\nmachine: {source: psi}"));
     let row = |key: &str| {

@@ -179,7 +179,7 @@ pub(super) fn capacity(
     let hard = hard.filter(|threshold| threshold.is_hard());
     // What pods can request is the kubelet's own sum, and it takes a percentage of all memory, huge pages too.
     let hard = hard.filter_map(|threshold| threshold.bytes(reading.total)).max().unwrap_or(Bytes::ZERO);
-    let hard = if kubelet.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard };
+    let hard = kubelet.taken_from_allocatable(hard);
     // `max` promises all there is.
     let promised = sample.workloads.iter().map(|workload| workload.reservation_bytes.min(capacity));
     Capacity {

@@ -99,6 +99,9 @@ const CADVISOR: &str = "it is one of cAdvisor's, which the kubelet took by mista
 use Role::{Shown, Used};
 use Shape::{Any, Bool, Duration, List, Map, Number, Switches, Text};
 
+/// An old flag, by which hard thresholds take nothing off what pods have together, and none follows for that.
+pub(crate) const IGNORE_EVICTION: &str = "experimental-allocatable-ignore-eviction";
+
 /// All of them. The first twelve are those that decisions use and that Plimsoll's own file may have.
 pub const KEYS: &[Key] = &[
     key("evictionHard", "eviction-hard", Map('<'), Used),
@@ -118,8 +121,7 @@ pub const KEYS: &[Key] = &[
     key("kernelMemcgNotification", "kernel-memcg-notification", Bool, Shown).and("false"),
     key("memorySwap", "", Any, Shown),
     key("staticPodPath", "pod-manifest-path", Text, Shown),
-    flag("experimental-allocatable-ignore-eviction", Bool)
-        .deprecated("the kubelet is to lose it; reservations are the place to leave room"),
+    flag(IGNORE_EVICTION, Bool).deprecated("the kubelet is to lose it; reservations are the place to leave room"),
     // Shown because users expect it.
     key("imageGCHighThresholdPercent", "image-gc-high-threshold", Number, Shown).and("85"),
     key("imageGCLowThresholdPercent", "image-gc-low-threshold", Number, Shown).and("80"),

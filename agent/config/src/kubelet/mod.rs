@@ -18,6 +18,7 @@ pub(crate) mod words;
 pub(crate) use containerfs::room;
 pub use containerfs::{DiskLayout, derive_containerfs};
 pub use flag::{MalformedPair, parse_map_flag};
+pub(crate) use keys::IGNORE_EVICTION;
 pub use keys::{DEFAULT_EVICTION_HARD, KEYS, Key, Role, Shape};
 pub use plimsoll_units::{DurationError, FloatError, parse_duration, parse_float32};
 pub use settings::{Entry, Setting, SettingValue, Settings};

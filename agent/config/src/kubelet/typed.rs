@@ -3,13 +3,13 @@
 use super::read::expected_in;
 use super::settings::{Entry, Setting, SettingValue, Settings};
 use super::threshold::{EvictionSettings, ThresholdError, parse_all_thresholds};
-use super::{KEYS, Shape, parse_duration};
+use super::{IGNORE_EVICTION, KEYS, Shape, parse_duration};
 use crate::model::Origin;
 use crate::tree::{Problems, any_of, nearest, unknown_key};
 use core::time::Duration;
 use plimsoll_policy::kubelet::{Signal, Threshold};
 use plimsoll_policy::shutdown::{Period, ShutdownConfig, ShutdownConfigError};
-use plimsoll_units::Quantity;
+use plimsoll_units::{Bytes, Quantity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -53,6 +53,13 @@ pub struct Kubelet {
     pub shutdown: ShutdownConfig,
 }
 
+impl Kubelet {
+    /// What of a hard threshold on memory is taken off what pods can request.
+    pub fn taken_from_allocatable(&self, hard: Bytes) -> Bytes {
+        if self.ignore_eviction_for_allocatable { Bytes::ZERO } else { hard }
+    }
+}
+
 /// Types settings whose defaults are filled in. Values from `own`, Plimsoll's own file, are checked more strictly than
 /// those that a kubelet runs with.
 pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> Kubelet {
@@ -67,7 +74,7 @@ pub(crate) fn typed(settings: Settings, own: &str, problems: &mut Problems) -> K
         image_min_age: reader.duration("imageMinimumGCAge"),
         kube_reserved: reader.reserved("kubeReserved"),
         system_reserved: reader.reserved("systemReserved"),
-        ignore_eviction_for_allocatable: reader.is("experimental-allocatable-ignore-eviction"),
+        ignore_eviction_for_allocatable: reader.is(IGNORE_EVICTION),
         local_storage_isolation: reader.is("localStorageCapacityIsolation"),
         fail_swap_on: reader.is("failSwapOn"),
         kernel_memcg_notification: reader.is("kernelMemcgNotification"),
@@ -157,7 +164,7 @@ impl<'a> Reader<'a> {
 
     fn thresholds(&mut self) -> (EvictionSettings, Vec<Threshold<Quantity>>) {
         // The kubelet derives no threshold on allocatable memory where this flag is set (`NewMainKubelet`).
-        let is_ignored = self.is("experimental-allocatable-ignore-eviction");
+        let is_ignored = self.is(IGNORE_EVICTION);
         let enforced = if is_ignored { &[] } else { self.settings.list("enforceNodeAllocatable") };
         let eviction = EvictionSettings {
             hard: self.texts("evictionHard"),
