@@ -240,6 +240,8 @@ pub(crate) fn verdicts<'a>(configuration: &Configuration, sample: &'a Sample) ->
 fn name(rows: &mut [Row], mut named: BTreeMap<Uid, OfRuntime>) {
     for row in rows {
         row.runtime = named.remove(&Uid::of(&row.uid));
+        let sandboxes = row.runtime.as_ref().map_or(&[][..], |runtime| &runtime.sandboxes);
+        row.swap.limit = row.swap.limit_of_pod(&row.containers, sandboxes);
     }
 }
 

@@ -56,14 +56,15 @@ impl Swap {
         Self { used: figures.swapped, limit: figures.swap_limit, compressed: figures.zswap }
     }
 
-    /// Of a pod: a kubelet with `LimitedSwap` limits its containers, and not the pod, which so may have what they may
-    /// together.
-    fn of_pod(own: Option<&ContainerRow>, rows: &[ContainerRow], cgroup: &str) -> Self {
-        let own = own.map(|row| row.swap).unwrap_or_default();
-        let mut limits = rows.iter().filter(|row| row.cgroup != cgroup).map(|row| row.swap.limit);
+    /// How much a pod may: a kubelet with `LimitedSwap` limits its containers, and not the pod, which so may have what they
+    /// may together. Nor does it limit a sandbox, which the container runtime makes, and which has next to nothing to swap.
+    pub(super) fn limit_of_pod(self, containers: &[ContainerRow], sandboxes: &[String]) -> Option<Bytes> {
+        let is_sandbox = |row: &ContainerRow| sandboxes.iter().any(|id| !id.is_empty() && row.cgroup.contains(id));
+        let counted = containers.iter().filter(|row| row.swap.limit.is_some() || !is_sandbox(row));
+        let mut limits = counted.map(|row| row.swap.limit);
         let first = limits.next().flatten();
         let sum = first.and_then(|first| limits.try_fold(first, |sum, limit| Some(sum.saturating_add(limit?))));
-        Self { limit: own.limit.into_iter().chain(sum).min(), ..own }
+        self.limit.into_iter().chain(sum).min()
     }
 }
 
@@ -144,9 +145,9 @@ pub(super) fn of_pod(containers: &Containers, pod: CgroupId, cgroup: &str) -> Of
         is_throttled: all().any(|growth| growth.is_throttled),
         stall_percent: all().filter_map(|growth| growth.stall_percent).max(),
     };
-    let swap = Swap::of_pod(own, &rows, cgroup);
-    let tasks = own.map(|row| row.tasks).unwrap_or_default();
+    let (swap, tasks) = own.map(|row| (row.swap, row.tasks)).unwrap_or_default();
     rows.retain(|row| row.cgroup != cgroup);
+    let swap = Swap { limit: swap.limit_of_pod(&rows, &[]), ..swap };
     OfPod { growth, swap, tasks, containers: rows }
 }
 
@@ -157,24 +158,28 @@ mod tests {
 
     #[test]
     fn a_pod_may_have_as_much_swap_as_its_containers_may_together() {
+        let of = |limit: Option<u64>| Swap { limit: limit.map(Bytes), ..Swap::default() };
         let row = |cgroup: &str, limit: Option<u64>| ContainerRow {
             cgroup: cgroup.to_owned(),
             usage_bytes: None,
-            swap: Swap { used: Some(Bytes(5)), limit: limit.map(Bytes), compressed: None },
+            swap: of(limit),
             tasks: Tasks::default(),
             growth: Growth::default(),
         };
         for (pod, containers, expected) in [
-            (None, &[Some(3), Some(4)][..], Some(7)),
-            (Some(6), &[Some(3), Some(4)], Some(6)),
-            (None, &[Some(3), None], None),
-            (None, &[Some(0)], Some(0)),
+            (None, &[("a", Some(3)), ("b", Some(4))][..], Some(7)),
+            (Some(6), &[("a", Some(3)), ("b", Some(4))], Some(6)),
+            (None, &[("a", Some(3)), ("b", None)], None),
+            (None, &[("a", Some(3)), ("cri-containerd-5b.scope", None)], Some(3)),
+            (None, &[("a", Some(3)), ("cri-containerd-5b.scope", Some(4))], Some(7)),
+            (None, &[("a", None), ("cri-containerd-5b.scope", None)], None),
+            (None, &[("cri-containerd-5b.scope", None)], None),
+            (None, &[("a", Some(0))], Some(0)),
             (None, &[], None),
         ] {
-            let mut rows = vec![row("pod", pod)];
-            rows.extend(containers.iter().map(|limit| row("pod/a", *limit)));
-            let swap = Swap::of_pod(rows.first(), &rows, "pod");
-            assert_eq!((swap.limit, swap.used), (expected.map(Bytes), Some(Bytes(5))), "{pod:?}");
+            let rows: Vec<_> = containers.iter().map(|(name, limit)| row(&format!("pod/{name}"), *limit)).collect();
+            let limit = of(pod).limit_of_pod(&rows, &[String::new(), "5b".to_owned()]);
+            assert_eq!(limit, expected.map(Bytes), "{pod:?} {containers:?}");
         }
     }
 

@@ -32,6 +32,9 @@ pub(super) struct OfRuntime {
     #[serde(flatten)]
     texts: Texts,
     containers: Vec<OfContainer>,
+    /// The ids of all of them.
+    #[serde(skip)]
+    pub(super) sandboxes: Vec<String>,
 }
 
 /// The newest container of a name.
@@ -108,9 +111,10 @@ fn pods(sandboxes: &[Sandbox], containers: &[Container]) -> BTreeMap<Uid, OfRunt
     let uids: BTreeMap<_, _> = sandboxes.iter().map(|it| (it.id.as_str(), Uid::of(&it.uid))).collect();
     let mut by_age: Vec<&Sandbox> = sandboxes.iter().collect();
     by_age.sort_by_key(|it| it.attempt);
-    for Sandbox { uid, attempt, labels, annotations, .. } in by_age {
-        let texts = Texts::of(labels, annotations);
-        pods.insert(Uid::of(uid), OfRuntime { attempt: *attempt, texts, containers: Vec::new() });
+    for Sandbox { id, uid, attempt, labels, annotations, .. } in by_age {
+        let pod = pods.entry(Uid::of(uid)).or_default();
+        (pod.attempt, pod.texts) = (*attempt, Texts::of(labels, annotations));
+        pod.sandboxes.push(id.as_str().to_owned());
     }
     let mut by_name: Vec<&Container> = containers.iter().collect();
     by_name.sort_by(|one, other| (&one.name, other.attempt).cmp(&(&other.name, one.attempt)));
@@ -195,7 +199,8 @@ mod tests {
                 json!({"attempt": 2, "labels": {"app": "new"}, "annotations": {"note": "x"}, "is_cut_short": false,
                     "containers": [of("a", 0, None), of("app", 7, Some("shop/app:1\\u{1b}"))]})
             );
-            assert_eq!(pods[&Uid::of("2")], OfRuntime::default());
+            assert_eq!(pod.sandboxes, ["a", "b"]);
+            assert_eq!(pods[&Uid::of("2")], OfRuntime { sandboxes: vec!["c".to_owned()], ..OfRuntime::default() });
         }
     }
 
