@@ -9,27 +9,32 @@ use crate::plan::{
     Action, Attribution, Case, ConditionCase, NoVictim, Outcome, Plan, Ranked, Stage, ThresholdStatus, Verdict, Why,
 };
 use crate::reason::{Measured, Promise, Reason};
-use crate::scope::Scope;
 use core::fmt::{self, Write as _};
 use plimsoll_units::counted;
 
-/// The plan as one line, with every number that led to it; `name` gives a workload's name from its index in the
-/// observation.
-pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> String {
+/// The plan as one line, with every number that led to it. `slice`: what the slice is called that it is about; `name`
+/// gives a workload's name from its index in the observation.
+pub fn line<D: fmt::Display>(config: &Config, plan: &Plan, slice: Option<&str>, name: impl Fn(u32) -> D) -> String {
     let mut text = String::new();
     // Writing into a String does not fail.
-    let _ = write(&mut text, config, plan, name);
+    let _ = write(&mut text, config, plan, slice, name);
     text
 }
 
-fn write<D: fmt::Display>(f: &mut String, config: &Config, plan: &Plan, name: impl Fn(u32) -> D) -> fmt::Result {
+fn write<D: fmt::Display>(
+    f: &mut String,
+    config: &Config,
+    plan: &Plan,
+    slice: Option<&str>,
+    name: impl Fn(u32) -> D,
+) -> fmt::Result {
     if plan.outcome == Outcome::NotObserved && config.thresholds_in(plan.scope).is_empty() {
         write!(f, "no threshold on {} is configured", Signal::MemoryAvailable)?;
     } else {
         write!(f, "{}", plan.outcome)?;
     }
-    if let Scope::Slice(slice) = plan.scope {
-        write!(f, " in slice {}", slice.0)?;
+    if let Some(slice) = slice {
+        write!(f, " in slice {slice}")?;
     }
     if let Some(MemoryReading { capacity, kubelet_available, mem_available }) = plan.memory {
         write!(f, ": {kubelet_available} {} by the kubelet's formula", config.memory_signal(plan.scope))?;
@@ -304,7 +309,7 @@ mod tests {
             plan.actions = vec![Action::Reclaim(ReclaimOrder { order: 1, stage, why: Why::Threshold(0) })];
             plan.images = (0..count).collect();
             plan.overlooked = count;
-            let text = line(&config, &plan, |workload| workload);
+            let text = line(&config, &plan, None, |workload| workload);
             assert!(text.ends_with(&format!("; {images}; {overlooked}")), "{text}");
         }
     }

@@ -674,7 +674,7 @@ fn where_evicting_does_not_help_a_disk_it_is_done_at_the_kubelets_pace_and_not_f
         let readings = Some(Readings::of(&disks(50, 900, second)));
         let observation = Observation { readings, dead_containers: Some(0), workloads: pods, ..Observation::default() };
         rig.observe(second, &observation);
-        let text = text::line(&rig.config, &rig.plan, |pod| pod);
+        let text = text::line(&rig.config, &rig.plan, None, |pod| pod);
         assert!(rig.plan.is_futile && text.contains("evicting does not help"), "{text}");
         let verdicts = (rig.plan.outcome, rig.verdict(0));
         (evicted(&rig.plan), verdicts, rig.plan.recheck_at)
@@ -1052,7 +1052,7 @@ fn plans_read_as_words() {
     let pods = [pod(1, 60, 40), pod(2, 90, 100), critical, Workload { uid: Uid(4), ..Workload::default() }];
     rig.memory(1, 70, &pods);
     assert_eq!(
-        text::line(&rig.config, &rig.plan, name),
+        text::line(&rig.config, &rig.plan, None, name),
         "evicting: 70.0 MiB memory.available by the kubelet's formula of 1000.0 MiB; memory.available 70.0 MiB, below its \
          hard threshold 100.0 MiB, with minimum reclaim 120.0 MiB; missing 50.0 MiB; coming back 0 B, taken 60.0 MiB; \
          since memory was plentiful it fell by 930.0 MiB, workloads that may be evicted grew by 150.0 MiB and protected \
@@ -1070,7 +1070,7 @@ fn plans_read_as_words() {
     );
     rig.observe(2, &Observation { readings: Some(Readings::of(&disks(50, 900, 2))), ..Observation::default() });
     assert_eq!(
-        text::line(&rig.config, &rig.plan, name),
+        text::line(&rig.config, &rig.plan, None, name),
         "reclaiming before anything is evicted: 900.0 MiB memory.available by the kubelet's formula of 1000.0 MiB; \
          nodefs.available 50.0 MiB, below its hard threshold 100.0 MiB; missing 50.0 MiB; remove dead containers"
     );

@@ -64,7 +64,8 @@ impl Turn<'_> {
 
     /// The decision as one line.
     pub fn line(&self) -> String {
-        let line = text::line(self.config, self.plan, |index| self.name(index));
+        let slice = self.slice.map(printable);
+        let line = text::line(self.config, self.plan, slice.as_deref(), |index| self.name(index));
         let condition = |condition| text::condition(self.config, self.plan, condition);
         let conditions: Vec<String> = self.plan.conditions.iter().map(condition).collect();
         let line = self.removal.map_or_else(|| line.clone(), |removal| format!("{line}; {}", removed(&removal)));

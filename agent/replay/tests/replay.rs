@@ -240,6 +240,7 @@ fn a_slice_of_the_configuration_is_decided_about() {
     let text = "machine: {slices: [{path: a, evictionHard: {memory.available: 300Mi}}], evictForUnattributed: true}";
     let turns = turns(&read(MACHINE).expect("a trace"), text, None);
     assert_eq!(evicted(&turns)[0], (1, "a/db".to_owned()), "{turns:?}");
+    assert!(turns[1].1.contains(" in slice a: "), "{turns:?}");
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Draft {
 
     fn line_with(&self, configuration: &Configuration, name: impl Fn(u32) -> String) -> String {
         let done = if self.shadow { "shadow, not done: " } else { "" };
-        let line = text::line(&configuration.policy, &self.plan, name);
+        let line = text::line(&configuration.policy, &self.plan, self.slice(configuration), name);
         let why = match self.cause {
             Cause::Threshold => "a threshold was crossed",
             Cause::Reclaim => "reclaim began",

@@ -195,7 +195,7 @@ impl Answer<'_> {
             json!({
                 "slice": slice,
                 "plan": plan_fields(self.policy, plan, slice, |workload| self.name(workload)),
-                "line": text::line(self.policy, plan, |workload| self.name(workload)),
+                "line": text::line(self.policy, plan, slice, |workload| self.name(workload)),
             })
         };
         let slices: Vec<_> = self.slices.iter().map(|(path, plan)| of(plan, Some(path))).collect();

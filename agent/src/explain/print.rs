@@ -42,15 +42,16 @@ impl Answer<'_> {
     }
 
     fn write(&self, f: &mut String) -> Result {
-        writeln!(f, "now: {}", text::line(self.policy, &self.plan, |workload| self.name(workload)))?;
+        writeln!(f, "now: {}", text::line(self.policy, &self.plan, None, |workload| self.name(workload)))?;
         self.caveat(f, &self.plan)?;
         self.thresholds(f)?;
         self.capacity(f)?;
         writeln!(f, "\neviction order:")?;
         self.ranked(f, &self.plan, "    no workloads (machine.workloads)")?;
         for (path, plan) in &self.slices {
-            let line = text::line(self.policy, plan, |workload| self.name(workload));
-            writeln!(f, "\neviction order in {}, now: {line}", printable(path))?;
+            let path = printable(path);
+            let line = text::line(self.policy, plan, Some(&path), |workload| self.name(workload));
+            writeln!(f, "\neviction order in {path}, now: {line}")?;
             self.caveat(f, plan)?;
             self.ranked(f, plan, "    no workloads in it (machine.workloads)")?;
         }

@@ -201,7 +201,7 @@ fn that_nothing_is_done_is_said_with_its_reason() {
         let observation =
             Observation { workloads: &candidates, ..observed(taken, Some(reading(available, available))) };
         decide(&rig.config, &mut rig.state, &observation, secs(now), &mut rig.plan);
-        let line = text::line(&rig.config, &rig.plan, |workload| workload);
+        let line = text::line(&rig.config, &rig.plan, None, |workload| workload);
         assert!(line.starts_with(text), "{line}");
         assert_eq!(rig.plan.actions, []);
     }
@@ -385,8 +385,11 @@ fn a_slice_has_its_own_thresholds_and_its_own_workloads() {
         };
         assert_eq!(victims(rig.observe(1, &slice(1, 1, 40, None))), [1]);
         assert_eq!(rig.plan.ranked.len(), 1, "the other is outside of it");
-        let line = text::line(&rig.config, &rig.plan, |index| index);
-        assert!(line.contains(&format!(": 40.0 MiB {signal} by the kubelet's formula of 256.0 MiB")), "{line}");
+        let line = text::line(&rig.config, &rig.plan, Some("work.slice"), |index| index);
+        assert!(
+            line.contains(&format!(" in slice work.slice: 40.0 MiB {signal} by the kubelet's formula of 256.0 MiB")),
+            "{line}"
+        );
         assert_eq!(victims(rig.observe(2, &slice(1, 2, 200, Some(40)))), [1], "by the kernel's estimate");
         assert_eq!(rig.plan.acting().map(|status| status.case), Some(Case::MemAvailableOnly));
         // A slice without thresholds, and one that is not configured.
@@ -420,7 +423,7 @@ fn a_plan_reads_as_one_line() {
     rig.sample(1, reading(500, 500), &[protected(200), candidate(1, 30)]);
     rig.sample(2, reading(95, 90), &[protected(200), candidate(1, 440)]);
     assert_eq!(
-        text::line(&rig.config, &rig.plan, name),
+        text::line(&rig.config, &rig.plan, None, name),
         "evicting: 95.0 MiB memory.available by the kubelet's formula, 90.0 MiB by the kernel's estimate, of 1000.0 MiB; \
          memory.available 90.0 MiB, below its hard threshold 100.0 MiB, with minimum reclaim 120.0 MiB; missing 30.0 MiB, \
          and 205.0 MiB are expected to be allocated until memory is back; coming back 0 B, taken 440.0 MiB; since memory \
