@@ -53,6 +53,8 @@ pub(crate) struct Changed {
 struct Follower {
     options: Options,
     read: Snapshot,
+    /// The kubelet of which that was read. The one of the options may be a later one, which had what is not in order.
+    read_of: Option<u32>,
     root: PathBuf,
     own_cgroup: Option<String>,
 }
@@ -66,7 +68,13 @@ pub(crate) fn follow(
     own_cgroup: Option<String>,
     wake: UnixStream,
 ) -> io::Result<Receiver<Changed>> {
-    let mut follower = Follower { options: options.clone(), read, root: configuration.kubelet_root(), own_cgroup };
+    let mut follower = Follower {
+        options: options.clone(),
+        read,
+        read_of: options.kubelet_process(),
+        root: configuration.kubelet_root(),
+        own_cgroup,
+    };
     let (sender, receiver) = channel();
     let following = move || {
         loop {
@@ -109,17 +117,20 @@ impl Follower {
 
     /// The configuration of a kubelet that was started since, if that is another one.
     fn look(&mut self) -> Result<Option<Changed>, ConfigError> {
-        let found = find(&self.root);
-        let known = self.options.kubelet_process();
-        if found.process().is_none() || found.process() == known {
+        self.take(find(&self.root))
+    }
+
+    fn take(&mut self, found: RunningKubelet) -> Result<Option<Changed>, ConfigError> {
+        if found.process().is_none() || found.process() == self.options.kubelet_process() {
             return Ok(None);
         }
         let options = self.options.with_kubelet(found);
         // It is not looked at again, whatever it has.
         self.options = options.clone();
         let (configuration, read) = options.load_anew(&self.read, self.own_cgroup.clone())?;
-        let is_same = read.is_the_same_of(options.kubelet_process(), &self.read, known);
-        self.read = read.clone();
+        let process = options.kubelet_process();
+        let is_same = read.is_the_same_of(process, &self.read, self.read_of);
+        (self.read, self.read_of) = (read.clone(), process);
         Ok((!is_same).then_some(Changed { options, configuration, read }))
     }
 }
@@ -127,7 +138,9 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
     use std::os::unix::net::UnixListener;
+    use std::process::Command;
 
     #[test]
     fn a_process_of_roots_that_listens_as_the_kubelet_does_is_found() {
@@ -140,5 +153,33 @@ mod tests {
         let is_root = rustix::process::geteuid().is_root();
         let expected = is_root.then(std::process::id).filter(|_| is_of_no_pod(rustix::process::getpid()));
         assert_eq!(find(root.path()).process(), expected);
+    }
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// Any process stands for a kubelet: its command line is all that is read of it.
+    #[test]
+    fn after_a_kubelet_that_is_not_in_order_one_as_before_changes_nothing() {
+        let kubelet = |seconds: &str| Command::new("sleep").arg(seconds).spawn().expect("it is there");
+        let mut kubelets = [kubelet("600"), kubelet("600"), kubelet("601")];
+        let [first, same, other] = kubelets.each_ref().map(|it| RunningKubelet::Process(it.id()));
+        let options = Line::parse_from(["x", "--running-kubelet"]).options.with_kubelet(first.clone());
+        let (_, read) = options.load_and_keep(None).expect("it is in order");
+        let mut follower = Follower { options, read, read_of: first.process(), root: PathBuf::new(), own_cgroup: None };
+        let mut changes = |found: &RunningKubelet| follower.take(found.clone()).map(|changed| changed.is_some());
+        let found = [
+            changes(&RunningKubelet::Process(u32::MAX)).is_err(),
+            changes(&same).is_ok_and(|changes| !changes),
+            changes(&other).is_ok_and(|changes| changes),
+        ];
+        for kubelet in &mut kubelets {
+            kubelet.kill().expect("it is ours");
+            kubelet.wait().expect("it has ended");
+        }
+        assert_eq!(found, [true; 3]);
     }
 }
