@@ -122,7 +122,9 @@ impl clap::Args for OfMachine {
                 .help_heading(OF_MACHINE)
                 .hide_short_help(!SHORT.contains(&flag.long.as_str()))
                 .value_name(flag.value_name);
-            if flag.is_switch { arg.num_args(0..=1).default_missing_value("true") } else { arg }
+            // A value behind a space would be the next argument as well.
+            let switch = |arg: Arg| arg.num_args(0..=1).default_missing_value("true").require_equals(true);
+            if flag.is_switch { switch(arg) } else { arg }
         }))
     }
 
@@ -360,15 +362,15 @@ impl Options {
                 RunningKubelet::NotFound(why) => why.into(),
             }),
         );
-        for Override { text, origin, .. } in &self.of_machine.0 {
-            if let Origin::Flag(flag) = origin {
-                push(flag, Some(text.into()));
-            }
-        }
         push("--log-level", self.log_level.as_ref().and_then(name_of));
         push("--trace", self.trace.clone().map(Into::into));
         push("--trace-size", self.trace_size.map(|size| size.0.to_string().into()));
         arguments.extend(running_kubelet.then(|| "--running-kubelet".into()));
+        let flags = self.of_machine.0.iter().filter_map(|Override { text, origin, .. }| {
+            let Origin::Flag(flag) = origin else { return None };
+            Some(format!("{flag}={text}").into())
+        });
+        arguments.extend(flags);
         arguments
     }
 }
@@ -415,7 +417,8 @@ mod tests {
     #[test]
     fn the_short_help_has_what_is_usual_and_the_long_one_everything() {
         let options = |help: String| {
-            let is_option = |word: &str| word.starts_with("--").then(|| word[2..].to_owned());
+            // A switch has its value behind `[=`.
+            let is_option = |word: &str| word.split('[').next()?.strip_prefix("--").map(str::to_owned);
             help.lines().filter_map(|line| line.split_whitespace().find_map(is_option)).collect::<Vec<_>>()
         };
         let mut command = Line::command();
@@ -437,7 +440,7 @@ mod tests {
         let lines: [(&[&str], _); 4] = [
             (&["--shadow"], Some("true")),
             (&["--shadow", "--evict-for-unattributed", "--config", "file"], Some("true")),
-            (&["--shadow", "false"], Some("false")),
+            (&["--shadow=false"], Some("false")),
             (&["--config", "file"], None),
         ];
         for (words, expected) in lines {
@@ -445,6 +448,19 @@ mod tests {
             let given = options.of_machine.0.iter().find(|given| given.key == "machine.shadow");
             assert_eq!(given.map(|given| given.text.as_str()), expected, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_switch_leaves_what_follows_it() {
+        #[derive(Parser)]
+        struct Line {
+            file: PathBuf,
+            #[command(flatten)]
+            options: Options,
+        }
+        let line = Line::try_parse_from(["replay", "--evict-for-unattributed", "trace.jsonl"]);
+        let Line { file, options } = line.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((file, options.of_machine.0.len()), (PathBuf::from("trace.jsonl"), 1));
     }
 
     /// The core has what the supervisor read, also where the files are gone since.
