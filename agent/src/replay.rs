@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// one.
     #[arg(long)]
     disks: Option<Disks>,
-    /// Print every decision, not only those that act or differ from the one before.
+    /// Print every decision, not only those that act, differ from the one before, or were reported by the recorded agent.
     #[arg(long)]
     all: bool,
     /// Text, or one JSON object.
@@ -86,7 +86,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<u8> {
             Disks::Split => DiskLayout::SplitImageFs,
         }),
     };
-    for note in notes(&recording, pods.is_some()) {
+    for note in notes(&recording, pods.is_some(), arguments.disks.is_some()) {
         complain(note);
     }
     let mut news = News::default();
@@ -167,12 +167,13 @@ fn content_of(file: File, path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// What to know when reading the answer.
-fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
+fn notes(recording: &Recording, has_pods: bool, has_disks: bool) -> Vec<&'static str> {
     let mut notes = Vec::new();
     match recording {
         Recording::Trace(trace) => {
             notes.extend(trace.is_cut_off.then_some("the last line of the trace has no end; it is left out"));
             notes.extend(has_pods.then_some("--pods has no effect on a trace, which has what was known of pods"));
+            notes.extend(has_disks.then_some("--disks has no effect on a trace, which has what was known of disks"));
         }
         Recording::Summaries(_) if !has_pods => {
             notes.push("without --pods there are no requests and no priorities, and no pod is protected");
@@ -182,7 +183,8 @@ fn notes(recording: &Recording, has_pods: bool) -> Vec<&'static str> {
     notes
 }
 
-/// Which turns are printed: the first, those that act, and those whose outcome or conditions differ from the one before.
+/// Which turns are printed: the first, those that act, those of which the recorded agent reported something, and those whose
+/// outcome or conditions differ from the one before.
 #[derive(Default)]
 struct News {
     decisions: usize,

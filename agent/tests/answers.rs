@@ -90,6 +90,7 @@ fn explain_and_replay_answer_with_the_documented_exit_codes() {
         (&["replay", "trace.jsonl", "--config", "good.yaml", "--output", "json"], 0, "\"acted\":1", ""),
         (&["replay", "broken.jsonl"], 1, "", "broken.jsonl:1"),
         (&["replay", "trace.jsonl", "--pods", "pods.json"], 0, "", "--pods has no effect on a trace"),
+        (&["replay", "trace.jsonl", "--disks", "split"], 0, "", "--disks has no effect on a trace"),
         (
             &["replay", "pods.json"],
             1,

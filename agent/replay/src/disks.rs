@@ -79,7 +79,8 @@ impl<'t, I: Iterator<Item = &'t DiskSample>> Disks<'t, I> {
             self.ended = Some(Reclaimed { order: order.order, at });
         }
         let removal = order.and_then(|order| Removal::of(&self.policy, &self.plan, order, sample.layout));
-        let is_news = sample.reclaim.is_some() || self.then.replace(sample.disk_pressure) != Some(sample.disk_pressure);
+        let has_changed = self.then.replace(sample.disk_pressure) != Some(sample.disk_pressure);
+        let is_news = sample.reclaim.is_some() || has_changed;
         let said = is_news.then(|| format!("DiskPressure {}, {:?}", sample.disk_pressure, sample.outcome));
         each(&Turn {
             at: sample.at_ns,

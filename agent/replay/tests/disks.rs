@@ -80,6 +80,29 @@ fn disks_that_were_recorded_are_decided_about_beside_memory() {
 }
 
 #[test]
+fn a_condition_that_a_removal_was_reported_with_is_reported_once() {
+    let held = |more: Value| {
+        let mut more = more;
+        more["disk_pressure"] = true.into();
+        more
+    };
+    let entries = [
+        disks(1, 400, &json!({})),
+        disks(2, 60, &held(json!({"reclaim": 1}))),
+        disks(3, 60, &held(json!({}))),
+        disks(4, 400, &json!({})),
+    ];
+    let lines: Vec<_> =
+        [&json!({"plimsoll_trace": 4, "agent": "x"})].into_iter().chain(&entries).map(Value::to_string).collect();
+    let recording = read((lines.join("\n") + "\n").as_bytes()).expect("a trace");
+    let configuration = plimsoll_config::parse(SHORT, "f").expect("it is in order");
+    let settings = Settings { configuration: &configuration, eviction_policy: None, layout: None };
+    let mut reported = Vec::new();
+    run(&recording, None, &settings, &mut |turn| reported.push(turn.reported.is_some()));
+    assert_eq!(reported, [true, true, false, true]);
+}
+
+#[test]
 fn what_the_disks_do_not_allow_is_not_removed_and_without_images_there_is_nothing_but_containers() {
     for (more, expected) in [
         (json!({"layout": "SplitImageFs"}), Some((false, false, None))),
