@@ -12,7 +12,7 @@ use crate::model::{Configuration, Origin, Text};
 use crate::scalar::{amount_of, effect, value};
 use crate::tree::{Node, Problems, Value, read};
 use plimsoll_policy::kubelet::{Signal, Threshold};
-use plimsoll_policy::{Config as Policy, SliceThresholds};
+use plimsoll_policy::{Config as Policy, EvictionPolicy, SliceThresholds};
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
 pub(crate) fn own(
@@ -168,6 +168,14 @@ impl Configuration {
             ..Policy::default()
         };
         Self { policy, ..self }
+    }
+
+    /// The same under another eviction policy, with what follows from it.
+    #[must_use]
+    pub fn with_eviction_policy(mut self, eviction_policy: EvictionPolicy) -> Self {
+        self.eviction_policy = eviction_policy;
+        let thresholds = core::mem::take(&mut self.policy.thresholds);
+        self.with_policy(thresholds)
     }
 
     /// The origin of a key's value, with its parents: `machine.brake.mode`.

@@ -89,6 +89,18 @@ mod tests {
                 "{text}{machine}"
             );
             assert_eq!(configuration.slice_name(SliceId(0)), expected.first().copied());
+            // Another one in its place decides as if it had been configured.
+            for policy in EvictionPolicy::ALL {
+                let configured = text.lines().filter(|line| !line.starts_with("evictionPolicy"));
+                let configured = configured.collect::<Vec<_>>().join("\n");
+                let configured =
+                    self::configuration(&format!("{configured}\nevictionPolicy: {policy}\nmachine: {{{machine}}}"));
+                assert_eq!(
+                    configuration.clone().with_eviction_policy(policy).policy,
+                    configured.policy,
+                    "{text}{machine}"
+                );
+            }
         }
     }
 

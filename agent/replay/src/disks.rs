@@ -1,11 +1,11 @@
 //! Disks of a trace through [`decide`]: the condition, and what would be removed. Pods are not in it: what they take of disks
 //! is in no trace.
 
-use crate::Settings;
 use crate::report::Turn;
 use crate::trace::{DiskSample, Entry, Trace};
 use core::iter::Peekable;
 use core::time::Duration;
+use plimsoll_config::Configuration;
 use plimsoll_policy::kubelet::{DiskLayout, Readings};
 use plimsoll_policy::{Config, Image, Observation, Plan, Reclaimed, Removal, State, decide};
 use plimsoll_units::MonotonicNs;
@@ -36,12 +36,10 @@ pub(crate) fn samples(trace: &Trace) -> impl Iterator<Item = &DiskSample> {
 }
 
 impl<'t, I: Iterator<Item = &'t DiskSample>> Disks<'t, I> {
-    /// Through these settings.
-    pub(crate) fn new(samples: I, epoch_ns: Option<i64>, settings: &Settings<'_>) -> Self {
-        let policy = settings.configuration.disk_policy();
-        let eviction_policy = settings.eviction_policy.unwrap_or(policy.eviction_policy);
+    /// Through this configuration.
+    pub(crate) fn new(samples: I, epoch_ns: Option<i64>, configuration: &Configuration) -> Self {
         // As in `run`, where each reclaim is reported to have ended.
-        let policy = Config { eviction_policy, reclaim_patience: Duration::MAX, ..policy };
+        let policy = Config { reclaim_patience: Duration::MAX, ..configuration.disk_policy() };
         Self {
             samples: samples.peekable(),
             epoch_ns,

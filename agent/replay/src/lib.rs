@@ -42,6 +42,9 @@ pub struct Settings<'a> {
 /// Runs a recording and gives each turn to `each`. `pods` are what a list of pods adds to a kubelet's statistics:
 /// requests, priorities, protection.
 pub fn run(recording: &Recording, pods: Option<&[Pod]>, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
+    // What follows from the configured eviction policy follows from this one.
+    let changed = settings.eviction_policy.map(|policy| settings.configuration.clone().with_eviction_policy(policy));
+    let settings = &Settings { configuration: changed.as_ref().unwrap_or(settings.configuration), ..*settings };
     match recording {
         Recording::Trace(trace) => run::run_trace(trace, settings, each),
         Recording::Summaries(summaries) => run::run_summaries(summaries, pods, settings, each),

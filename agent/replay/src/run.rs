@@ -142,9 +142,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(settings: &Settings<'a>, mut policy: Config, layout: DiskLayout, workloads: usize) -> Self {
-        let configuration = settings.configuration;
-        policy.eviction_policy = settings.eviction_policy.unwrap_or(policy.eviction_policy);
+    fn new(configuration: &'a Configuration, policy: Config, layout: DiskLayout, workloads: usize) -> Self {
         let slots = SLOTS.max(workloads);
         let mut run = Self {
             configuration,
@@ -340,7 +338,7 @@ pub(crate) fn run_summaries(
         dedicated_image_fs: layout.has_image_fs(),
         split_container_fs: layout == DiskLayout::SplitImageFs,
     };
-    let mut run = Run::new(settings, settings.configuration.policy_on(disks), layout, most);
+    let mut run = Run::new(settings.configuration, settings.configuration.policy_on(disks), layout, most);
     let mut last: Option<MonotonicNs> = None;
     for summary in summaries {
         let of_summary = observed(summary, pods);
@@ -379,10 +377,10 @@ pub(crate) fn run_summaries(
 
 /// Runs a trace of a machine, each sample as a turn, with the thresholds of `run`.
 pub(crate) fn run_trace(trace: &Trace, settings: &Settings<'_>, each: &mut dyn FnMut(&Turn<'_>)) {
-    let policy = settings.configuration.policy.clone();
-    let mut run = Run::new(settings, policy, DiskLayout::Single, most_workloads(trace));
-    let mut disks = Disks::new(disks::samples(trace), trace.header.epoch_ns, settings);
-    each_frame(trace, settings.configuration, |frame| {
+    let configuration = settings.configuration;
+    let mut run = Run::new(configuration, configuration.policy.clone(), DiskLayout::Single, most_workloads(trace));
+    let mut disks = Disks::new(disks::samples(trace), trace.header.epoch_ns, configuration);
+    each_frame(trace, configuration, |frame| {
         disks.until(frame.made, each);
         run.turn(frame, each);
     });

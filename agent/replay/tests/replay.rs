@@ -244,6 +244,16 @@ fn a_slice_of_the_configuration_is_decided_about() {
 }
 
 #[test]
+fn another_policy_than_the_configured_one_decides_about_the_slices_that_it_would_be_configured_with() {
+    let text = "machine: {podFacts: /run/pods/pods.json}";
+    let recording = read(MACHINE).expect("a trace");
+    for (configured, policy) in [("kubelet", EvictionPolicy::Plimsoll), ("plimsoll", EvictionPolicy::Kubelet)] {
+        let replaced = turns(&recording, &format!("evictionPolicy: {configured}\n{text}"), Some(policy));
+        assert_eq!(replaced, turns(&recording, &format!("evictionPolicy: {policy}\n{text}"), None));
+    }
+}
+
+#[test]
 fn cache_of_pods_is_not_counted_as_held_where_statistics_have_it() {
     // Of 1000 MiB that pods may have 80 are left by the kubelet's figure.
     let of = |web: &str, db: &str| {
