@@ -11,7 +11,7 @@ use crate::machine::{IN_RUN, threshold};
 use crate::model::{Configuration, Origin, Text};
 use crate::scalar::{amount_of, effect, value};
 use crate::tree::{Node, Problems, Value, read};
-use plimsoll_policy::kubelet::{Signal, Threshold};
+use plimsoll_policy::kubelet::{Condition, Signal, Threshold};
 use plimsoll_policy::{Config as Policy, EvictionPolicy, SliceThresholds};
 
 /// Reads Plimsoll's own file over the settings of a kubelet. `has_kubelet`: some source of such settings was named.
@@ -99,10 +99,10 @@ fn disclosed(configuration: &Configuration, problems: &mut Problems) {
 }
 
 /// The thresholds on memory and on tasks, by which `run` decides. What a kubelet refuses is reported already. Amounts that
-/// no machine has and that a kubelet accepts are accepted here too, with the same effect.
+/// no machine has and that a kubelet accepts are accepted here too, on any signal, with a warning.
 fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
     let maps = [("evictionHard", false), ("evictionSoft", false), ("evictionMinimumReclaim", true)];
-    for ((map, is_reclaim), signal) in maps.into_iter().flat_map(|map| IN_RUN.map(|signal| (map, signal))) {
+    for ((map, is_reclaim), signal) in maps.into_iter().flat_map(|map| Signal::ALL.map(|signal| (map, signal))) {
         let entry = kubelet.settings.map(map).find(|(name, _)| *name == signal.name());
         if let Some((_, Entry { text, origin })) = entry
             && let Ok(Some(value)) = value(text, is_reclaim)
@@ -110,7 +110,12 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
         {
             let (file, line) = origin.place();
             problems.turn_to(file);
-            problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), odd.why);
+            // Those on disks are as the kubelet has them, by whose arithmetic such an amount may be below any other.
+            let is_of_disk = signal.condition() == Condition::DiskPressure;
+            let of_disk =
+                || format!("more than any disk has, or not a number, which the kubelet accepts; {}", odd.expected);
+            let why = if is_of_disk { of_disk() } else { odd.why.to_owned() };
+            problems.warn(line, &place(map, Some(signal.name()), origin), Some(text), &why);
         }
     }
     thresholds_on(kubelet, &IN_RUN)

@@ -348,7 +348,8 @@ pub(crate) struct Odd {
     effect: Option<ThresholdAmount>,
     /// The reason for a warning.
     pub(crate) why: &'static str,
-    expected: &'static str,
+    /// What was expected in its place.
+    pub(crate) expected: &'static str,
 }
 
 /// The amount that `run` takes a value as; absent where it has no effect.

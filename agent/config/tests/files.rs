@@ -745,6 +745,27 @@ fn a_file_that_is_not_yaml_or_missing_is_an_error() {
     );
 }
 
+#[test]
+fn an_amount_that_no_machine_has_is_warned_of_on_every_signal() {
+    let facts = "machine: {podFacts: /run/pods/pods.json}";
+    for signal in ["memory.available", "allocatableMemory.available", "nodefs.available", "imagefs.inodesFree"] {
+        for (text, key) in [
+            (format!("evictionHard: {{memory.available: 1Gi, {signal}: NaN%}}"), "evictionHard"),
+            (
+                format!(
+                    "evictionHard: {{memory.available: 1Gi, {signal}: 1%}}\nevictionMinimumReclaim: {{{signal}: Inf%}}"
+                ),
+                "evictionMinimumReclaim",
+            ),
+        ] {
+            let text = text.replace("memory.available: 1Gi, memory.available", "memory.available");
+            let configuration = parse(&format!("{text}\n{facts}"), "f").expect("it is accepted");
+            let warned = configuration.warnings.iter().any(|it| it.key == format!("{key}.{signal}"));
+            assert!(warned, "{text}: {:?}", configuration.warnings);
+        }
+    }
+}
+
 /// A kubelet runs with such thresholds; its configuration is not refused for them.
 #[test]
 fn amounts_that_no_machine_has_and_the_kubelet_accepts_are_accepted_with_a_warning() {
