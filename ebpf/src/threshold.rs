@@ -11,7 +11,9 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{ABSENT, CHARGE_BATCH, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
+use plimsoll_abi::{
+    ABSENT, CHARGE_BATCH, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind,
+};
 
 use crate::{allowance, brake, kernel, maps};
 
