@@ -132,7 +132,7 @@ const SPECIAL: [(Option<&str>, bool, &[&str]); 3] = [
     (None, true, &["act-folds-counters", "sense-oom-in-a-cpuset-is-named", "numa-exhaustion-evicts-nothing"]),
 ];
 /// What runs on arm64: all that senses, what runs on every kernel, and what depends on that processor's system calls.
-const ON_ARM64: [&str; 31] = [
+const ON_ARM64: [&str; 32] = [
     "sense-kernel-facts",
     "sense-every-hook-attaches",
     "sense-verifier-takes-no-more",
@@ -143,6 +143,7 @@ const ON_ARM64: [&str; 31] = [
     "sense-far-thresholds-are-met-in-time",
     "sense-readings-agree-with-proc",
     "sense-slice-threshold-submits-an-event",
+    "sense-refused-huge-page-submits-no-event",
     "sense-received-data-names-its-receiver",
     "sense-oom-in-a-cgroup-is-named",
     "sense-stall-bursts",

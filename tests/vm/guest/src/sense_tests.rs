@@ -404,9 +404,10 @@ pub(crate) fn refused_huge_page_submits_no_event() -> Result<()> {
     drop(mapping);
     Cgroup::existing("")?.write("cgroup.procs", &std::process::id().to_string())?;
     leaf.write("memory.max", "max")?;
-    let mut hog = Hog::start("anon", leaf.path(), 16, &[])?;
+    let mib = usize::try_from(huge / MIB)?;
+    let mut hog = Hog::start("anon", leaf.path(), mib, &[])?;
     watched.wait("the slice's threshold", |wake| matches!(wake, Wake::ThresholdCrossed { .. }).then_some(()))?;
-    hog.wait_taken(16, LIMIT)
+    hog.wait_taken(mib, LIMIT)
 }
 
 /// A packet is received in an interrupt, and charged there to the receiver's cgroup: the running task is another one. All
