@@ -336,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_without_a_limit_of_swap_is_no_part_of_what_its_pod_may_have() {
+        let pod = path("burstable", &uid('1'));
+        let [container, sandbox] = ["aa", "5b"].map(|id| format!("{pod}/cri-containerd-{id}.scope"));
+        let used = |cgroup| (cgroup, 10 * MIB, 0, 0, 0, 0);
+        let dir = tree(&["kubepods.slice", &pod, &container, &sandbox].map(used));
+        for (cgroup, limit) in [(&container, "4096\n"), (&sandbox, "max\n")] {
+            std::fs::write(dir.path().join(cgroup).join("memory.swap.max"), limit).expect("writable");
+        }
+        let configuration = plimsoll_config::parse("", "f").expect("it is in order");
+        let mut rows = listed(&configuration, dir.path(), None);
+        assert_eq!((rows.len(), rows[0].containers.len(), rows[0].swap.limit), (1, 2, None));
+        let of_runtime = OfRuntime { sandboxes: vec!["5b".to_owned()], ..OfRuntime::default() };
+        name(&mut rows, [(Uid::of(uid('1')), of_runtime)].into());
+        assert_eq!(rows[0].swap.limit, Some(Bytes(4096)));
+    }
+
+    #[test]
     fn pods_stand_in_the_order_of_the_engine_and_those_that_are_never_evicted_have_a_reason() {
         let (dir, configuration, file) = node("");
         let rows = listed(&configuration, dir.path(), Some(&file));

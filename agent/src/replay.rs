@@ -40,7 +40,8 @@ pub(crate) struct Arguments {
     /// one.
     #[arg(long)]
     disks: Option<Disks>,
-    /// Print every decision, not only those that act, differ from the one before, or were reported by the recorded agent.
+    /// Print every decision, not only the first of the machine and of each slice, and those that act, differ from the one
+    /// before, or were reported by the recorded agent.
     #[arg(long)]
     all: bool,
     /// Text, or one JSON object.

@@ -21,7 +21,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use plimsoll_config::{ConfigError, Configuration, Plausible, Snapshot, implausible_thresholds};
+use plimsoll_config::{ConfigError, Configuration, Node, Plausible, Snapshot, implausible_thresholds};
 use plimsoll_inventory::Protected;
 use plimsoll_node::cgroup::Root;
 use plimsoll_node::meminfo::MemInfo;
@@ -88,8 +88,13 @@ pub(crate) fn plausible_configuration(options: &Options) -> Result<Configuration
 /// The configuration with warnings of thresholds that this machine's memory is near, or an error for one that is always met.
 fn plausible(mut configuration: Configuration) -> Result<Configuration, ConfigError> {
     let memory = MemInfo::open().ok().and_then(|file| file.read().ok());
-    let (total, available) = memory.map(|reading| (reading.total, reading.kubelet_available())).unzip();
-    let Plausible { errors, warnings } = implausible_thresholds(&configuration, total, available);
+    let node = Node {
+        memory: memory.map(|reading| reading.total),
+        available: memory.map(|reading| reading.kubelet_available()),
+        huge_pages: memory.and_then(|reading| reading.hugetlb).unwrap_or_default(),
+        ..Node::default()
+    };
+    let Plausible { errors, warnings } = implausible_thresholds(&configuration, &node);
     configuration.warnings.extend(warnings);
     if errors.is_empty() { Ok(configuration) } else { Err(ConfigError(errors)) }
 }

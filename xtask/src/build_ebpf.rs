@@ -89,8 +89,7 @@ fn cargo(linker: &Path, root: &Path, target: &Path, processor: &str) -> anyhow::
         // Paths may have blanks in them.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", target)
-        .env("AYA_BPF_TARGET_ARCH", processor)
-        .env_remove("RUSTFLAGS");
+        .env("AYA_BPF_TARGET_ARCH", processor);
     Ok(command)
 }
 

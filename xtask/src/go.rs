@@ -102,7 +102,8 @@ impl Program {
 
 /// Whether a Go is there that can build these programs, and which.
 pub(crate) fn version() -> anyhow::Result<String> {
-    const INSTALL: &str = "install Go 1.21 or later, as the package golang-go or from go.dev";
+    const INSTALL: &str = "install Go 1.21 or later: the package golang-go or, where that is older, the one \
+                           from go.dev, with its folder before /usr/bin in PATH";
     let said = run::text(Command::new("go").args(["env", "GOVERSION"]).env("GOTOOLCHAIN", "local")).context(INSTALL)?;
     let version = said.trim();
     ensure!(is_recent(version), "{version} does not get the Go that a module asks for: {INSTALL}");

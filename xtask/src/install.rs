@@ -7,6 +7,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
@@ -49,8 +51,8 @@ pub(crate) enum Need {
     Go,
     /// A program of another project, built of Go modules, kept in the cache.
     GoProgram(&'static Program),
-    /// So many GiB for the checkout's `target`, with what it has already, and on the same disk or another one so many for
-    /// the caches, unless what is put there last is there.
+    /// So many GiB for the checkout's `target`, and on the same disk or another one so many for the caches unless they are
+    /// complete, with what both have already.
     Room { target: u64, caches: u64 },
 }
 
@@ -257,7 +259,6 @@ impl Need {
             }
             Self::Kernel(version) => kernels::get(version).map(drop),
             Self::DebianRoot(version, packages) => debian_root::get(version, &debian_root::names(packages)).map(drop),
-            // An older release of Debian has one that is too old.
             Self::Go => through_apt(&["golang-go"]).and_then(|()| go::version().map(drop)),
             Self::GoProgram(program) => program.get().map(drop),
             Self::Room { .. } => bail!(
@@ -285,7 +286,7 @@ impl fmt::Display for Need {
                 let (suite, with) = (kernels::suite(version), [&["systemd"][..], *packages].concat().join(", "));
                 write!(f, "a root of Debian {suite} with {with} (mmdebstrap, a minute, into the cache)")
             }
-            Self::Go => f.write_str("Go 1.21 or later (golang-go, apt)"),
+            Self::Go => f.write_str("Go 1.21 or later (golang-go, apt; from go.dev where that is older)"),
             Self::GoProgram(program) => {
                 let release = program.release().unwrap_or_default();
                 write!(f, "{} {release} (go, some {}, into the cache)", program.project, program.takes)
@@ -310,18 +311,25 @@ fn is_installed(name: &str) -> anyhow::Result<bool> {
 }
 
 /// Whether the disks of `target` and of the caches have so many GiB free for them, with what is there already. Caches are
-/// complete where Kubernetes is, which is built last.
+/// complete where the programs of Go modules are: what may be missing beside them is small.
 fn has_room(target: u64, caches: u64) -> anyhow::Result<bool> {
     let (checkout, cache) = (run::root(), run::cache()?);
-    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let caches = if kube::KUBERNETES.is_there()? { 0 } else { caches };
     let target = (target << 30).saturating_sub(taken(&checkout.join("target"))?);
-    let caches = (caches << 30).saturating_sub(taken(&cache)?);
+    let complete = missing(&[Need::GoProgram(&kube::KUBERNETES), Need::GoProgram(&kube::RBAC_PROXY)])?.is_empty();
+    let caches = if complete {
+        0
+    } else {
+        let home = std::env::home_dir().unwrap_or_default();
+        let others = [".cache/go-build", "go", ".cargo/registry"].map(|folder| home.join(folder));
+        let all = others.iter().chain([&cache]).map(|folder| taken(folder)).sum::<anyhow::Result<u64>>()?;
+        (caches << 30).saturating_sub(all)
+    };
+    let cache = cache.ancestors().find(|folder| folder.is_dir()).context("a cache has a folder above it")?;
     let disk = |folder: &Path| fs::metadata(folder).map(|found| found.dev());
-    Ok(if disk(checkout)? == disk(&cache)? {
+    Ok(if disk(checkout)? == disk(cache)? {
         free(checkout)? >= target + caches
     } else {
-        free(checkout)? >= target && free(&cache)? >= caches
+        free(checkout)? >= target && free(cache)? >= caches
     })
 }
 
@@ -332,16 +340,17 @@ fn free(folder: &Path) -> anyhow::Result<u64> {
     Ok(disk.f_bavail * disk.f_frsize)
 }
 
-/// Bytes that the files below this folder take on their disk; 0 where it is not there. Files may be removed meanwhile. Of a
-/// file with several names, as cargo gives them, each counts its share.
+/// Bytes that the files below this folder take on their disk; 0 where it is not there. Files may be removed meanwhile, and
+/// folders of a root that is being made, or was given up, may be root's alone, which count as empty. Of a file with several
+/// names, as cargo gives them, each counts its share.
 fn taken(folder: &Path) -> anyhow::Result<u64> {
-    let gone_is_empty = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Ok(0),
+    let unseen_is_empty = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => Ok(0),
         _ => Err(error).with_context(|| format!("cannot read {}", folder.display())),
     };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) => return gone_is_empty(error),
+        Err(error) => return unseen_is_empty(error),
     };
     let mut bytes = 0;
     for entry in entries {
@@ -349,7 +358,7 @@ fn taken(folder: &Path) -> anyhow::Result<u64> {
         bytes += match entry.metadata() {
             Ok(found) if found.is_dir() => taken(&entry.path())?,
             Ok(found) => found.blocks() * 512 / found.nlink(),
-            Err(error) => gone_is_empty(error)?,
+            Err(error) => unseen_is_empty(error)?,
         };
     }
     Ok(bytes)
@@ -365,10 +374,7 @@ fn sysroot() -> anyhow::Result<PathBuf> {
 
 fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
     println!("installing {} through apt", packages.join(", "));
-    // A source that cannot be reached may be of no concern: what it lacks is missed by the installation.
-    if let Err(error) = run::seen(apt_get().args(["update", "-q"])) {
-        eprintln!("warning: {error:#}");
-    }
+    update_lists();
     let install = || run::seen(apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(packages));
     install().or_else(|_| {
         // apt refuses to work while a package is half installed, as one is whose installation was killed.
@@ -377,7 +383,22 @@ fn through_apt(packages: &[&str]) -> anyhow::Result<()> {
     })
 }
 
-/// Waits for another apt, as that of automatic upgrades.
+/// Gets the lists of packages. A source that fails may be of no concern: what it lacks is missed by the installation.
+fn update_lists() {
+    const TRIES: u32 = 12;
+    const PAUSE: Duration = Duration::from_secs(10);
+    for left in (0..TRIES).rev() {
+        let Err(error) = run::seen(apt_get().args(["update", "-q"])) else { return };
+        eprintln!("warning: {error:#}");
+        // apt waits for no other one that gets lists, as on a machine that was just installed.
+        if left > 0 {
+            eprintln!("trying again in {} s, at most {left} times", PAUSE.as_secs());
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Waits for another apt that installs, as that of automatic upgrades.
 fn apt_get() -> Command {
     let mut command = without_questions("apt-get");
     command.args(["-o", "DPkg::Lock::Timeout=600"]);

@@ -8,8 +8,8 @@ use crate::kubelet::typed::place;
 use crate::model::{Configuration, Origin};
 use crate::scalar::effect;
 use crate::tree::{Problems, Value, read};
-use plimsoll_policy::SliceThresholds;
 use plimsoll_policy::kubelet::{Signal, Threshold, ThresholdAmount};
+use plimsoll_policy::{EvictionPolicy, SliceThresholds};
 use plimsoll_units::{Bytes, Quantity};
 use std::collections::BTreeMap;
 
@@ -175,7 +175,7 @@ pub fn check(configuration: &Configuration, node: &Node) -> Findings {
     reported.soft_thresholds_of_slices(configuration);
     reported.uncertain_thresholds(node);
     reported.hidden_paths(configuration);
-    let Plausible { errors, warnings } = implausible_thresholds(configuration, node.memory, node.available);
+    let Plausible { errors, warnings } = implausible_thresholds(configuration, node);
     reported.errors.extend(errors);
     reported.warnings.extend(warnings);
     let headroom = if node.has_kubelet { Headroom::of(kubelet, node) } else { None };
@@ -210,17 +210,23 @@ pub struct Plausible {
     pub warnings: Vec<Problem>,
 }
 
-/// Compares thresholds on memory with what the machine has, and with what is available now. An amount that is always met, or
-/// a minimum reclaim that keeps one met for good, is an error in Plimsoll's own file alone: a kubelet runs by it.
-pub fn implausible_thresholds(
-    configuration: &Configuration,
-    memory: Option<Bytes>,
-    available: Option<Bytes>,
-) -> Plausible {
-    let Configuration { kubelet, own_thresholds, .. } = configuration;
+/// Compares thresholds on memory with what the machine has, and with what is available now, as the eviction policy counts
+/// both. An amount that is always met, or a minimum reclaim that keeps one met for good, is an error in Plimsoll's own file
+/// alone: a kubelet runs by it.
+pub fn implausible_thresholds(configuration: &Configuration, node: &Node) -> Plausible {
+    let Configuration { kubelet, own_thresholds, eviction_policy, .. } = configuration;
     let reported = Reported { kubelet, errors: Vec::new(), warnings: Vec::new() };
     let mut found = Plausible::default();
-    let Some(capacity) = memory else { return found };
+    let Some(memory) = node.memory else { return found };
+    let pool = if *eviction_policy == EvictionPolicy::Kubelet { Bytes::ZERO } else { node.huge_pages };
+    let capacity = memory.saturating_sub(pool);
+    let available = node.available.map(|available| available.saturating_sub(pool));
+    let has = if pool == Bytes::ZERO {
+        shown(capacity)
+    } else {
+        format!("{} beside what is set aside for huge pages", shown(capacity))
+    };
+    let mut is_reclaim_reported = false;
     let of_memory = |threshold: &&Threshold<Quantity>| threshold.signal == Signal::MemoryAvailable;
     for threshold in kubelet.thresholds.iter().filter(of_memory) {
         let Some((key, name, value)) = kubelet.eviction.written(threshold) else { continue };
@@ -229,25 +235,25 @@ pub fn implausible_thresholds(
         let problem = |why: &str| reported.problem(key, Some(name), value, why);
         let is_amount = matches!(exact.amount, Some(ThresholdAmount::At(_)));
         let min_reclaim = threshold.min_reclaim.as_ref().and_then(effect).map(|amount| amount.of_bytes(capacity));
-        if at < capacity && min_reclaim.is_some_and(|more| at.saturating_add(more) >= capacity) {
+        let is_out_of_reach = at < capacity && min_reclaim.is_some_and(|more| at.saturating_add(more) >= capacity);
+        if is_out_of_reach && !is_reclaim_reported {
+            is_reclaim_reported = true;
             let map = "evictionMinimumReclaim";
             let value = kubelet.eviction.min_reclaim.get(name).cloned().unwrap_or_default();
             let why = format!(
-                "with the threshold of {} the machine, which has {}, never has so much available, so that evictions would not \
-                 end; expected less",
-                shown(at),
-                shown(capacity)
+                "with the threshold of {} the machine, which has {has}, never has so much available, so that evictions would \
+                 not end; expected less",
+                shown(at)
             );
-            let is_own = [map, key].iter().any(|map| own_thresholds.contains(map));
-            let list = if is_own { &mut found.errors } else { &mut found.warnings };
+            let list = if own_thresholds.contains(&map) { &mut found.errors } else { &mut found.warnings };
             list.push(reported.problem(map, Some(name), &value, &why));
         }
         if at >= capacity && is_amount {
-            let why = format!("the machine has {}, so that this is always met; expected less", shown(capacity));
+            let why = format!("the machine has {has}, so that this is always met; expected less");
             let list = if own_thresholds.contains(&key) { &mut found.errors } else { &mut found.warnings };
             list.push(problem(&why));
         } else if at.0 > capacity.0 / 2 {
-            let why = format!("{} is more than half of what the machine has, {}", shown(at), shown(capacity));
+            let why = format!("{} is more than half of what the machine has, {has}", shown(at));
             found.warnings.push(problem(&why));
         } else if let Some(available) = available.filter(|available| *available < at) {
             let why = format!("met right now: {} is available, and the threshold is {}", shown(available), shown(at));
@@ -373,11 +379,13 @@ impl Reported<'_> {
         let reserved = headroom.kube_reserved.saturating_add(headroom.system_reserved);
         let taken = self.kubelet.taken_from_allocatable(headroom.hard);
         if reserved.saturating_add(taken) > headroom.capacity {
-            let expected = format!(
-                "with the hard threshold of {} it is more than there is, {}, and the kubelet does not start",
-                shown(taken),
-                shown(headroom.capacity)
-            );
+            let with = if taken == Bytes::ZERO {
+                String::new()
+            } else {
+                format!("with the hard threshold of {} ", shown(taken))
+            };
+            let has = shown(headroom.capacity);
+            let expected = format!("{with}it is more than there is, {has}, and the kubelet does not start");
             let problem = self.problem("systemReserved", Some("memory"), &written(reserved), &expected);
             self.errors.push(problem);
         } else if let Some(missing) = headroom.missing() {

@@ -50,6 +50,9 @@ pub fn convert(configuration: &Configuration, form: Form) -> Converted {
             let shown = said(settings).filter(|(key, _)| !key.is_own() && key.name != IGNORE_EVICTION);
             let why = "Plimsoll decides nothing by it";
             lost.extend(shown.map(|(key, _)| Lost { key: key.name.to_owned(), why }));
+            let why = "what pods can request is less by the hard threshold there";
+            let is_lost = configuration.kubelet.ignore_eviction_for_allocatable;
+            lost.extend(is_lost.then(|| Lost { key: IGNORE_EVICTION.to_owned(), why }));
             yaml(&Ordered(own(configuration)))
         }
         Form::Kubelet => {

@@ -105,6 +105,7 @@ fn thresholds(kubelet: &Kubelet, problems: &mut Problems) -> Vec<Threshold> {
     for ((map, is_reclaim), signal) in maps.into_iter().flat_map(|map| Signal::ALL.map(|signal| (map, signal))) {
         let entry = kubelet.settings.map(map).find(|(name, _)| *name == signal.name());
         if let Some((_, Entry { text, origin })) = entry
+            && !is_ignored(signal)
             && let Ok(Some(value)) = value(text, is_reclaim)
             && let Err(odd) = amount_of(&value)
         {
@@ -131,12 +132,17 @@ fn thresholds_on(kubelet: &Kubelet, signals: &[Signal]) -> Vec<Threshold> {
     taken.collect()
 }
 
-/// Warns of thresholds of containerfs: the kubelet ignores them, with a warning, once it knows which disks there are
-/// (`UpdateContainerFsThresholds`), and derives its own.
+/// Whether the kubelet ignores thresholds on a signal, with a warning, and derives its own once it knows which disks there
+/// are (`UpdateContainerFsThresholds`).
+const fn is_ignored(signal: Signal) -> bool {
+    matches!(signal, Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree)
+}
+
+/// Warns of thresholds of containerfs.
 fn ignored(kubelet: &Kubelet, problems: &mut Problems) {
     for map in ["evictionHard", "evictionSoft"] {
         for (name, Entry { text, origin }) in kubelet.settings.map(map) {
-            if matches!(Signal::parse(name), Some(Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree)) {
+            if Signal::parse(name).is_some_and(is_ignored) {
                 let (file, line) = origin.place();
                 problems.turn_to(file);
                 let why = "ignored, as by the kubelet: thresholds of containerfs are those of nodefs, or of imagefs \
@@ -151,7 +157,7 @@ impl Configuration {
     /// The policy that follows from the parts.
     fn with_policy(self, thresholds: Vec<Threshold>) -> Self {
         let Self { machine, kubelet, .. } = &self;
-        let mut slices: Vec<_> = machine.slices.iter().map(crate::Slice::thresholds).collect();
+        let mut slices: Vec<_> = self.listed_slices().iter().map(crate::Slice::thresholds).collect();
         let signal = Signal::AllocatableMemoryAvailable;
         let of_pods = if self.decides_by(signal) { thresholds_on(kubelet, &[signal]) } else { Vec::new() };
         slices.extend((!of_pods.is_empty()).then_some(SliceThresholds { thresholds: of_pods }));

@@ -371,8 +371,8 @@ pub(crate) fn amount_of(value: &ThresholdAmount<Quantity>) -> Result<ThresholdAm
         }
         ThresholdAmount::At(quantity) if quantity.bytes().is_none() => Err(Odd {
             effect: Some(ThresholdAmount::bytes(Bytes(u64::MAX))),
-            why: "more than any machine has, which the kubelet accepts: the threshold is always met",
-            expected: "expected a quantity of at most 18446744073709551615 bytes",
+            why: "more than any machine has, which the kubelet accepts; taken as the greatest amount",
+            expected: "expected a quantity of at most 18446744073709551615",
         }),
         ThresholdAmount::Share(_) | ThresholdAmount::At(_) => Ok(value.exact()),
     }

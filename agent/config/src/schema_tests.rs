@@ -134,7 +134,8 @@ fn the_shipped_schema_is_that_of_the_configuration() {
 const TABLE_HEAD: &str = "\
 # Keys
 
-All keys of Plimsoll's own file, each with the flag and the variable of the environment that override it. The table is
+All keys of Plimsoll's own file, each with the flag and the variable of the environment that override it. The value of a
+flag that is `true` or `false` follows `=`, and is `true` without one (`--shadow`, `--shadow=false`). The table is
 made from the code: a test fails where it is stale, and `PLIMSOLL_WRITE_SCHEMA=1 cargo test -p plimsoll-config schema`
 writes it anew. [plimsoll.yaml](../deploy/plimsoll.yaml) has what each key means,
 [CONFIGURATION.md](CONFIGURATION.md#sources) where values come from, and `plimsoll config show` prints what holds on a

@@ -3,6 +3,7 @@
 use crate::convert::json;
 use crate::kubelet::{Role, SettingValue};
 use crate::model::{Configuration, Origin};
+use plimsoll_policy::EvictionPolicy;
 use plimsoll_policy::kubelet::{Condition, Signal};
 use serde_json::Value;
 
@@ -50,7 +51,11 @@ pub fn rows(configuration: &Configuration) -> Vec<Row> {
         }
     }
     for (key, value) in leaves(&configuration.own()) {
-        let role = if key.starts_with("swap") { Role::Offline } else { Role::Used };
+        let role = match &key[..] {
+            key if key.starts_with("swap") => Role::Offline,
+            "machine.slices" if configuration.eviction_policy == EvictionPolicy::Kubelet => Role::Shown,
+            _ => Role::Used,
+        };
         rows.push(Row { origin: configuration.origin(&key).clone(), key, value, role });
     }
     rows
@@ -117,6 +122,13 @@ mod tests {
         ] {
             let row = rows.iter().find(|row| row.key == key).unwrap_or_else(|| panic!("{key} is missing"));
             assert_eq!(row.role, role, "{key}");
+        }
+        for (policy, role) in [("plimsoll", Role::Used), ("kubelet", Role::Shown)] {
+            let slices = "machine: {slices: [{path: a, evictionHard: {memory.available: 1Gi}}]}";
+            let configuration = crate::parse(&format!("evictionPolicy: {policy}\n{slices}"), "f").expect("it is valid");
+            let rows = super::rows(&configuration);
+            let row = rows.iter().find(|row| row.key == "machine.slices").expect("it is set");
+            assert_eq!(row.role, role, "{policy}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The slices with thresholds of their own: those that are listed, and the cgroup of all pods.
 
-use crate::machine::IN_RUN;
+use crate::machine::{IN_RUN, Slice};
 use crate::model::Configuration;
 use plimsoll_policy::kubelet::Signal;
 use plimsoll_policy::{EvictionPolicy, SliceId};
@@ -40,8 +40,14 @@ impl<'a> WatchedSlice<'a> {
 impl Configuration {
     /// The slices that `run` decides about, in the order of [`Config::slices`](plimsoll_policy::Config::slices).
     pub fn slices(&self) -> impl Iterator<Item = WatchedSlice<'_>> + Clone {
-        let pods = (self.policy.slices.len() > self.machine.slices.len()).then_some(WatchedSlice::Pods);
-        self.machine.slices.iter().map(|slice| WatchedSlice::Listed(&slice.path)).chain(pods)
+        let listed = self.listed_slices();
+        let pods = (self.policy.slices.len() > listed.len()).then_some(WatchedSlice::Pods);
+        listed.iter().map(|slice| WatchedSlice::Listed(&slice.path)).chain(pods)
+    }
+
+    /// Those of `machine.slices` that `run` decides about; the policy `kubelet` decides about none.
+    pub(crate) fn listed_slices(&self) -> &[Slice] {
+        if self.eviction_policy == EvictionPolicy::Kubelet { &[] } else { &self.machine.slices }
     }
 
     /// What logs and traces call a slice.
@@ -49,8 +55,7 @@ impl Configuration {
         self.slices().nth(slice.into()).map(WatchedSlice::name)
     }
 
-    /// Whether `run` decides by a signal. All pods together are decided about where they are workloads; the policy
-    /// `kubelet` decides about no slices.
+    /// Whether `run` decides by a signal. All pods together are decided about where they are workloads, as a slice.
     pub(crate) fn decides_by(&self, signal: Signal) -> bool {
         let decides_by_all_pods = || self.machine.knows_pods() && self.eviction_policy != EvictionPolicy::Kubelet;
         IN_RUN.contains(&signal) || signal == Signal::AllocatableMemoryAvailable && decides_by_all_pods()
@@ -80,6 +85,7 @@ mod tests {
             ("evictionHard: {pid.available: 5%}\n", FACTS.to_owned(), &[]),
             ("evictionPolicy: openshift3\n", FACTS.to_owned(), &["pods"]),
             ("evictionPolicy: kubelet\n", FACTS.to_owned(), &[]),
+            ("evictionPolicy: kubelet\n", format!("{slices}, {FACTS}"), &[]),
         ] {
             let configuration = configuration(&format!("{text}machine: {{{machine}}}"));
             let names: Vec<_> = configuration.slices().map(WatchedSlice::name).collect();

@@ -193,7 +193,8 @@ fn what_is_set_aside_for_huge_pages_is_taken_off_what_pods_can_request() {
             assert_eq!(headroom.missing(), missing.map(bytes), "{body}");
         }
     }
-    assert_eq!(of("evictionHard: {memory.available: 500Mi}", "10Gi").allocatable, Bytes::ZERO, "nothing below it");
+    let all = "evictionPolicy: kubelet\nevictionHard: {memory.available: 500Mi}";
+    assert_eq!(of(all, "10Gi").allocatable, Bytes::ZERO, "nothing below it");
 }
 
 #[test]
@@ -368,18 +369,21 @@ fn daemon_sets_and_static_pods_without_priority_are_reported() {
     }
 }
 
+/// What a check of these texts finds, and nothing else.
+fn compare(texts: &Texts, node: &Node, errors: Vec<String>, warnings: Vec<String>) {
+    let report = examine_texts(texts, &Overrides::default());
+    assert_eq!(report.errors, []);
+    let found = check(&report.configuration, node);
+    let [found, warned] =
+        [found.errors, found.warnings].map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+    assert_eq!((found, warned), (errors, warnings), "{texts:?}");
+}
+
 #[test]
 fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_and_a_warning_elsewhere() {
     let node = Node { memory: Some(bytes("16Gi")), available: Some(bytes("6Gi")), ..Node::default() };
     let kubelet = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
     let grace = "evictionSoftGracePeriod: {memory.available: 1m}";
-    let reclaim = "evictionMinimumReclaim";
-    let unending = |place: &str, value: &str| {
-        format!(
-            "{place}: {reclaim}.memory.available: {value:?}: with the threshold of 500Mi the machine, which has 16Gi, never has so \
-             much available, so that evictions would not end; expected less"
-        )
-    };
     for (texts, errors, warnings) in [
         (
             own("evictionHard: {memory.available: 20Gi}"),
@@ -430,43 +434,87 @@ fn a_threshold_that_the_machine_cannot_have_is_an_error_in_plimsolls_own_file_an
             ],
         ),
         (own("evictionHard: {memory.available: 6Gi}"), vec![], vec![]),
+        (own("evictionHard: {memory.available: 100%}"), vec![], vec![]),
+    ] {
+        let [errors, warnings] = [errors, warnings].map(|all| all.into_iter().map(str::to_owned).collect());
+        compare(&texts, &node, errors, warnings);
+    }
+    // Defaults are the kubelet's, also where a machine has less.
+    let report = examine_texts(&own("machine: {}"), &Overrides::default());
+    let small = Node { memory: Some(bytes("64Mi")), ..Node::default() };
+    assert_eq!(check(&report.configuration, &small).errors, []);
+}
+
+#[test]
+fn a_minimum_reclaim_that_cannot_be_reached_is_an_error_in_plimsolls_own_file_and_a_warning_elsewhere() {
+    let node = Node { memory: Some(bytes("16Gi")), available: Some(bytes("6Gi")), ..Node::default() };
+    let kubelet = |body: &str| Texts { kubelet_config: Some(text("k", &format!("{HEAD}{body}"))), ..Texts::default() };
+    let grace = "evictionSoftGracePeriod: {memory.available: 1m}";
+    let reclaim = "evictionMinimumReclaim";
+    let unending = |place: &str, value: &str| {
+        format!(
+            "{place}: {reclaim}.memory.available: {value:?}: with the threshold of 500Mi the machine, which has 16Gi, never has so \
+             much available, so that evictions would not end; expected less"
+        )
+    };
+    for (texts, errors, warnings) in [
         (
             own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 16Gi}}")),
-            vec![&unending("f:2", "16Gi")],
+            vec![unending("f:2", "16Gi")],
             vec![],
         ),
         (
             own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 98%}}")),
-            vec![&unending("f:2", "98%")],
+            vec![unending("f:2", "98%")],
             vec![],
         ),
         (
             kubelet(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 100%}}")),
             vec![],
-            vec![&unending("k:4", "100%")],
+            vec![unending("k:4", "100%")],
         ),
         (
             own(&format!("evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 15Gi}}")),
             vec![],
             vec![],
         ),
-        (own("evictionHard: {memory.available: 100%}"), vec![], vec![]),
+        // A kubelet's minimum reclaim, and a threshold of Plimsoll's own file.
+        (
+            Texts {
+                own: own("evictionHard: {memory.available: 500Mi}").own,
+                ..kubelet(&format!("{reclaim}: {{memory.available: 100%}}"))
+            },
+            vec![],
+            vec![unending("k:3", "100%")],
+        ),
+        // It is one value, of which one threshold is enough to say.
+        (
+            own(&format!(
+                "evictionHard: {{memory.available: 500Mi}}\n{reclaim}: {{memory.available: 98%}}\n\
+                 evictionSoft: {{memory.available: 600Mi}}\n{grace}"
+            )),
+            vec![unending("f:2", "98%")],
+            vec![],
+        ),
     ] {
-        let report = examine_texts(&texts, &Overrides::default());
-        assert_eq!(report.errors, []);
-        let Findings { errors: found, warnings: warned, .. } = check(&report.configuration, &node);
-        let [found, warned] =
-            [found, warned].map(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(
-            (found, warned),
-            (errors.iter().map(ToString::to_string).collect(), warnings.iter().map(ToString::to_string).collect()),
-            "{texts:?}"
-        );
+        compare(&texts, &node, errors, warnings);
     }
-    // Defaults are the kubelet's, also where a machine has less.
-    let report = examine_texts(&own("machine: {}"), &Overrides::default());
-    let small = Node { memory: Some(bytes("64Mi")), ..Node::default() };
-    assert_eq!(check(&report.configuration, &small).errors, []);
+}
+
+#[test]
+fn what_is_set_aside_for_huge_pages_is_available_by_the_kubelets_policy_alone() {
+    let [memory, available] = ["16Gi", "15Gi"].map(|text| Some(bytes(text)));
+    let node = Node { memory, available, huge_pages: bytes("8Gi"), ..Node::default() };
+    let always = "f:1: evictionHard.memory.available: \"9Gi\": the machine has 8Gi beside what is set aside for huge pages, so \
+                  that this is always met; expected less";
+    let half = "f:1: evictionHard.memory.available: \"9Gi\": 9Gi is more than half of what the machine has, 16Gi";
+    for (policy, expected) in [("plimsoll", [vec![always], vec![]]), ("kubelet", [vec![], vec![half]])] {
+        let text = format!("evictionHard: {{memory.available: 9Gi}}\nevictionPolicy: {policy}");
+        let report = examine_texts(&own(&text), &Overrides::default());
+        let Findings { errors, warnings, .. } = check(&report.configuration, &node);
+        let found = [errors, warnings].map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(found, expected, "{policy}");
+    }
 }
 
 #[test]

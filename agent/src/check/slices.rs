@@ -5,7 +5,6 @@ use std::path::Path;
 
 use plimsoll_config::{Configuration, WatchedSlice};
 use plimsoll_node::cgroup::Root;
-use plimsoll_policy::EvictionPolicy;
 use plimsoll_report::text::printable;
 use plimsoll_units::Bytes;
 
@@ -22,9 +21,6 @@ pub(super) struct SliceFacts {
 
 /// Those that `run` would decide about. `root`: the cgroup tree.
 pub(super) fn find(configuration: &Configuration, root: Option<&Path>) -> Vec<SliceFacts> {
-    if configuration.eviction_policy == EvictionPolicy::Kubelet {
-        return Vec::new();
-    }
     let root = root.and_then(|root| Root::open(root).ok());
     let slice = |slice| {
         let (path, paths, missing) = match slice {

@@ -468,7 +468,8 @@ fn settle(troubles: &mut Vec<String>) -> anyhow::Result<(Worker, Locked)> {
     if let priority::Priority::Unchanged(errno) = priority::raise_this_thread(priority::Level::Watching) {
         troubles.push(format!("neither real-time priority nor a better nice value was granted: {errno}"));
     }
-    // For the inventory thread, which has no capability for that. Refused, it has to wait for a CPU like others.
+    // For the inventory thread and the workers that a decision waits for, which have no capability for that. Refused, they
+    // have to wait for a CPU like others.
     let _ = priority::permit_preference();
     keep_capabilities()?;
     Ok((writer, locked))

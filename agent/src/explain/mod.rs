@@ -196,6 +196,7 @@ impl Answer<'_> {
                 "slice": slice,
                 "plan": plan_fields(self.policy, plan, slice, |workload| self.name(workload)),
                 "line": text::line(self.policy, plan, slice, |workload| self.name(workload)),
+                "caveat": caveat(self.policy, plan),
             })
         };
         let slices: Vec<_> = self.slices.iter().map(|(path, plan)| of(plan, Some(path))).collect();
@@ -203,6 +204,7 @@ impl Answer<'_> {
         json!({
             "plan": node["plan"],
             "line": node["line"],
+            "caveat": node["caveat"],
             "slices": slices,
             "thresholds": self.distances,
             "other_thresholds": self.others,

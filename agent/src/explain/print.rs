@@ -50,7 +50,8 @@ impl Answer<'_> {
         self.ranked(f, &self.plan, "    no workloads (machine.workloads)")?;
         for (path, plan) in &self.slices {
             let path = printable(path);
-            let line = text::line(self.policy, plan, Some(&path), |workload| self.name(workload));
+            // The heading names the slice.
+            let line = text::line(self.policy, plan, None, |workload| self.name(workload));
             writeln!(f, "\neviction order in {path}, now: {line}")?;
             self.caveat(f, plan)?;
             self.ranked(f, plan, "    no workloads in it (machine.workloads)")?;

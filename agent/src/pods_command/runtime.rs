@@ -27,11 +27,11 @@ const TEXT: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct OfRuntime {
     /// How many sandboxes it had before its newest one.
-    attempt: u32,
+    pub(super) attempt: u32,
     /// Its labels and annotations, with the kubelet's.
     #[serde(flatten)]
-    texts: Texts,
-    containers: Vec<OfContainer>,
+    pub(super) texts: Texts,
+    pub(super) containers: Vec<OfContainer>,
     /// The ids of all of them.
     #[serde(skip)]
     pub(super) sandboxes: Vec<String>,
@@ -39,7 +39,7 @@ pub(super) struct OfRuntime {
 
 /// The newest container of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct OfContainer {
+pub(super) struct OfContainer {
     name: String,
     /// How many of its name the pod had before it: the kubelet's restart count.
     restarts: u32,
@@ -51,7 +51,7 @@ struct OfContainer {
 
 /// Labels and annotations, printable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Texts {
+pub(super) struct Texts {
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     /// There are more, or longer ones.

@@ -64,7 +64,7 @@ fn is_inside(name: &str) -> bool {
     let ways: [&[&str]; 3] = [
         &["unshare", "--mount"],
         &["unshare", "--user", "--map-root-user", "--mount"],
-        &["sudo", "-n", "unshare", "--mount"],
+        &["sudo", "unshare", "--mount"],
     ];
     let way = ways.iter().find(|way| run(way, &["true".as_ref()]).0);
     let way = way.expect("as root, with sudo or in a user namespace, a mount namespace can be made");

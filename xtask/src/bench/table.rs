@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::cells::Cell;
-use super::figures::{self, AWAKE, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit, digits};
+use super::figures::{self, FIGURES, Figure, MEMORY_BACK, PAST, STOPPED, Unit, digits};
 use super::measured::{Failed, Measured, Round};
 use super::rivals::{self, KERNEL};
 use super::store::{Done, Kept};
@@ -15,7 +15,7 @@ use crate::statistics::{NEVER, Summary};
 /// The cell whose times are in the short table.
 const SHORT: &str = "anon";
 /// What the short table has of it.
-const SHORT_FIGURES: [Figure; 4] = [AWAKE, STOPPED, MEMORY_BACK, PAST];
+const SHORT_FIGURES: [Figure; 3] = [STOPPED, MEMORY_BACK, PAST];
 
 const NOT_RUN: &str = "NOT RUN";
 const BARE_KILL: &str = "a bare kill";
@@ -129,14 +129,14 @@ pub(super) fn short(done: &[Done], cells: usize, claims: &[Claim]) -> String {
             };
             let measured = &timed.kept.measured;
             let summary = figure.summary(measured, rival);
-            summary.map_or("-".into(), |summary| summary.text(figure.text(measured, rival)))
+            summary.map_or("-".into(), |summary| with_most(figure.text(measured, rival), &summary))
         };
         cells.extend(SHORT_FIGURES.iter().map(median));
         text.push_str(&row(&cells));
     }
     if let Some(back) = timed.and_then(|one| figures::bare(&one.kept.measured)) {
         let of = |figure: &Figure| match figure.name {
-            name if name == MEMORY_BACK.name => figure.unit.median(&back),
+            name if name == MEMORY_BACK.name => with_most(|value| figure.unit.text(value), &back),
             _ => "-".into(),
         };
         let cells = [BARE_KILL, "-", "-", "-", "-"].map(str::to_owned).into_iter();
@@ -179,12 +179,16 @@ fn origin(kept: &Kept) -> String {
     )
 }
 
-/// How often something was seen in the rounds against a rival in these cells.
+/// How often something was seen in the rounds against a rival in these cells, and in how many of them. It has no bound: how
+/// probable it is differs from cell to cell, and there are as many rounds of each as were planned.
 fn of_rounds(done: &[&Done], rival: &str, is_seen: fn(&Round) -> bool) -> String {
-    let rounds = || done.iter().flat_map(|one| one.kept.measured.of(rival));
-    match rounds().count() {
-        0 => NOT_RUN.into(),
-        n => share(rounds().filter(|round| is_seen(round)).count(), n),
+    let rounds = |one: &&Done| one.kept.measured.of(rival).count();
+    let seen = |one: &&Done| one.kept.measured.of(rival).filter(|round| is_seen(round)).count();
+    let cells = |count: &dyn Fn(&&Done) -> usize| done.iter().filter(|one| count(one) > 0).count();
+    match (done.iter().map(seen).sum::<usize>(), done.iter().map(rounds).sum::<usize>()) {
+        (_, 0) => NOT_RUN.into(),
+        (0, all) => format!("0 of {all}"),
+        (found, all) => format!("{found} of {all}, in {} of {} cells", cells(&seen), cells(&rounds)),
     }
 }
 
@@ -269,6 +273,11 @@ fn of_all(text: impl Fn(u64) -> String, summary: &Summary, never: usize, rounds:
     format!("{}{p99}, most {}{never_of}{part}", summary.text(&text), text(*most))
 }
 
+/// The median with its interval, and the most.
+fn with_most(text: impl Fn(u64) -> String, summary: &Summary) -> String {
+    format!("{}, most {}", summary.text(&text), text(summary.most))
+}
+
 pub(super) fn head(cells: &[String]) -> String {
     row(cells) + &row(&vec!["---".into(); cells.len()])
 }
@@ -293,18 +302,18 @@ mod tests {
             "Times: one process fills anonymous memory as fast as it can, without swap, 100 MiB of room. Linux 6.12.0-made-up, \
              967 MiB, pages of 4096 bytes; 2026-01-02, revision abc, seed 1.\n"
         ));
-        let none = "0 of 6 (at most 39.3 %)";
-        let times = "0.65 [0.40, 0.90] | 2.50 [2.00, 3.00] | 40.5 [38.0, 43.0] | 0.75 [0.50, 1.00]";
+        let times = "2.50 [2.00, 3.00], most 3.00 | 40.5 [38.0, 43.0], most 43.0 | 0.75 [0.50, 1.00], most 1.00";
         assert_eq!(
             line(&text, "| plimsoll-ebpf |"),
-            format!("| plimsoll-ebpf | {none} | {none} | {none} | NOT RUN | {times} |")
+            format!("| plimsoll-ebpf | 0 of 6 | 0 of 6 | 0 of 6 | NOT RUN | {times} |")
         );
-        assert_eq!(line(&text, "| nohang |"), "| nohang |".to_owned() + &" NOT RUN |".repeat(8));
-        assert_eq!(line(&text, "| a bare kill |"), "| a bare kill | - | - | - | - | - | - | 30.0 [29.0, 31.0] | - |");
+        assert_eq!(line(&text, "| nohang |"), "| nohang |".to_owned() + &" NOT RUN |".repeat(7));
+        let bare = "| a bare kill | - | - | - | - | - | 30.0 [29.0, 31.0], most 31.0 | - |";
+        assert_eq!(line(&text, "| a bare kill |"), bare);
         assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 3 + rivals::names().len());
         assert!(
             line(&text, "| oom-killer |")
-                .starts_with("| oom-killer | 6 of 6 | - | 1 of 6 (at most 58.2 %) | NOT RUN |")
+                .starts_with("| oom-killer | 6 of 6, in 1 of 1 cells | - | 1 of 6, in 1 of 1 cells | NOT RUN |")
         );
         let status =
             "Status: 1 of 28 cells measured, revision abc. no race is lost: NOT RUN; no wrong victim: NOT RUN; ";
@@ -333,7 +342,8 @@ mod tests {
         let text = times(&done.kept.measured);
         assert!(line(&text, "| earlyoom |").contains(" | > 45 s [155, > 45 s], most > 45 s (3 of 6) | "), "{text}");
         assert!(line(&text, "| oom-killer |").contains(" | > 45 s (6 of 6) | "), "{text}");
-        assert!(line(&short(&[done], 1, &[]), "| earlyoom |").contains(" | > 45 s [155, > 45 s] | "));
+        let short = short(&[done], 1, &[]);
+        assert!(line(&short, "| earlyoom |").contains(" | > 45 s [155, > 45 s], most > 45 s | "), "{short}");
     }
 
     #[test]

@@ -160,6 +160,10 @@ mod tests {
             words.at(offset).store(0, Ordering::Relaxed);
             assert!(table.restore(|_| true), "there is no record of this one");
             assert_eq!(words.at(offset).load(Ordering::Relaxed), 4, "it is armed again");
+            words.at(offset).store(0, Ordering::Relaxed);
+            table.answer(offset, Some(4));
+            table.answer(offset, Some(3));
+            assert!(!table.restore(|_| true), "its record was read before an older one");
         }
         let (mut table, words) = table();
         table.store(LEVEL, 5);

@@ -101,10 +101,10 @@ impl Watch {
         self.stir();
         let sample = self.observe(trigger, taken, machine);
         // Both at the same time.
-        let waits = [self.awaits_figures(&sample, trigger), self.awaits_walk(&sample)];
-        if waits.contains(&true) {
+        let (awaits_figures, awaits_walk) = (self.awaits_figures(&sample, trigger), self.awaits_walk(&sample));
+        if awaits_figures || awaits_walk {
             self.figures.waiting = Some(*trigger);
-            if !sample.is_below {
+            if awaits_figures && !sample.is_below {
                 let completed = monotonic();
                 self.schedule.awaits(completed.since(taken), completed);
             }

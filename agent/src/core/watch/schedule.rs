@@ -277,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn while_a_decision_waits_samples_go_on_at_a_pace_that_follows_their_cost() {
+        for (cost, pace) in [(0, 4), (1, 5), (10, 50)] {
+            let mut schedule = Schedule::new(None, at(0));
+            schedule.sampled();
+            schedule.awaits(Duration::from_millis(cost), at(100));
+            assert_eq!(schedule.next_sample(), Some(at(100 + pace)), "{cost}");
+        }
+    }
+
+    #[test]
     fn page_cache_is_read_the_less_often_the_more_memory_can_be_taken_unseen() {
         let mut schedule = Schedule::new(None, at(0));
         for (mib, ms) in [(0, 20), (64, 20), (1024, 250), (16 << 10, 4000), (1 << 20, 5000)] {

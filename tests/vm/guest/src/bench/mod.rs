@@ -303,6 +303,8 @@ fn save(path: &Path, measured: &Measured) -> Result<()> {
 pub(crate) fn set_up() -> Result<()> {
     fs::create_dir_all(UNITS)?;
     let reserved = survivor::RESERVED;
+    // The kernel's log has to have room for all victims of a round, which is read after it.
+    set("/proc/sys/vm/oom_dump_tasks", "0")?;
     set(format!("{UNITS}/{SLICE}"), &format!("[Unit]\nDescription=Workloads\n[Slice]\n{reserved}\n"))?;
     let accounting = "MemoryAccounting=yes\nTasksAccounting=yes";
     set(format!("{UNITS}/{ANCHOR}"), &format!("[Unit]\nDescription=Keeps controllers on\n[Slice]\n{accounting}\n"))?;
