@@ -175,14 +175,13 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
             continue;
         }
         let Some(charged_pages) = kernel::usage(ancestor) else { continue };
-        let after = charged_pages + pages;
         // An attempt to charge a huge page may fail, again and again, and each would submit an event, while a threshold is
-        // armed down to a batch. One that succeeds is seen by the next charge on this CPU, to which nothing is allowed
-        // before that.
-        if charged_pages + pages.min(CHARGE_BATCH) >= usage {
-            submit(table, slot as u64 + 1, counter, after);
+        // armed down to a batch. One that succeeds is seen by the next charge that is compared.
+        let compared = charged_pages + pages.min(CHARGE_BATCH);
+        if compared >= usage {
+            submit(table, slot as u64 + 1, counter, charged_pages + pages);
         }
-        allowance::bound(usage.saturating_sub(after));
+        allowance::bound(usage.saturating_sub(compared));
     }
 }
 

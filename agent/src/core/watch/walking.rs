@@ -190,6 +190,8 @@ mod tests {
             scene.settle();
             assert!(is_asked(&scene) && scene.watch.walking.is_awaited() && !is_killed(&scene, "calm"));
         }
+        let due = scene.watch.schedule.next_sample().expect("patience ends");
+        assert!(due > monotonic().after(Duration::from_secs(30)), "memory, which is read at a pace, is not short");
         joins(&mut scene, 1, "bomb", 5 * MANY, 1);
         walked(&mut scene);
         assert!(!scene.watch.walking.is_awaited());
