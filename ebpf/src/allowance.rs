@@ -6,7 +6,7 @@
 //! be taken in the same tick by CPUs that used up what they were allowed.
 
 use aya_ebpf::{Global, helpers::bpf_jiffies64};
-use plimsoll_abi::ThresholdTable;
+use plimsoll_abi::{CHARGE_BATCH, ThresholdTable};
 
 use crate::maps;
 
@@ -25,12 +25,26 @@ pub struct Allowance {
     /// The page counter for which it was: where there are slices, another one may be nearer to its threshold.
     counter: u64,
     pages: u64,
+    /// Of the charge that was not covered: what counts of it beside a slice's threshold.
+    compared: u64,
 }
 
-/// Takes the pages from what this CPU may charge. If that does not cover them, gives the page counter's address: it is to be
-/// compared, with [`bound`] for each threshold.
+/// A charge that is to be compared.
+#[derive(Clone, Copy)]
+pub struct Charge {
+    /// The page counter's address.
+    pub counter: u64,
+    pub pages: u64,
+    /// Pages of it that count beside a slice's threshold, a batch at most: an attempt to charge a huge page may fail, again
+    /// and again, and each would submit an event, while a threshold is armed down to a batch. One that succeeds is seen by
+    /// the next charge that is compared.
+    pub compared: u64,
+}
+
+/// Takes the pages from what this CPU may charge. If that does not cover them, gives the charge: it is to be compared, with
+/// [`bound`] for each threshold.
 #[inline(always)]
-pub fn exceeded(table: *const ThresholdTable, counter: u64, pages: u64) -> Option<u64> {
+pub fn exceeded(table: *const ThresholdTable, counter: u64, pages: u64) -> Option<Charge> {
     let own = maps::ALLOWANCES.get_ptr_mut(0)?;
     // SAFETY: `table` and `own` are values of maps, and the latter is this CPU's own: the kernel runs no program again on a
     // CPU on which it runs already. The helper takes no pointer.
@@ -41,10 +55,12 @@ pub fn exceeded(table: *const ThresholdTable, counter: u64, pages: u64) -> Optio
             (*own).pages -= pages;
             return None;
         }
-        own.write(Allowance { arming, tick, counter, pages: u64::MAX });
+        own.write(Allowance { arming, tick, counter, pages: u64::MAX, compared: pages.min(CHARGE_BATCH) });
         // A hook's argument is a typed pointer, which forbids the arithmetic that finds the struct around the counter.
-        // Read back from the map it is a number.
-        Some(maps::peek(&raw const (*own).counter))
+        // Read back from the map it is a number; and the verifier does not go through all slices once for each side of the
+        // minimum.
+        let (counter, compared) = (maps::peek(&raw const (*own).counter), maps::peek(&raw const (*own).compared));
+        Some(Charge { counter, pages, compared })
     }
 }
 

@@ -11,10 +11,9 @@ use aya_ebpf::{
     macros::{fentry, kprobe},
     programs::{FEntryContext, ProbeContext},
 };
-use plimsoll_abi::{
-    ABSENT, CHARGE_BATCH, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind,
-};
+use plimsoll_abi::{ABSENT, LINEAGE, NO_OFFSET, SLICES as SLOTS, ThresholdRecord, ThresholdTable, counter, kind};
 
+use crate::allowance::Charge;
 use crate::{allowance, brake, kernel, maps};
 
 /// Where the memory goes that crosses a threshold.
@@ -75,9 +74,9 @@ fn charge(counter: u64, pages: u64) {
         // SAFETY: a word of a map's value, aligned and alive as long as the program runs.
         unsafe { ran.write_volatile(1) };
     }
-    let Some(counter) = allowance::exceeded(table, counter, pages) else { return };
-    node(table, Allocation::Charged(counter));
-    slices(table, counter, pages);
+    let Some(charge) = allowance::exceeded(table, counter, pages) else { return };
+    node(table, Allocation::Charged(charge.counter));
+    slices(table, charge);
 }
 
 /// Compares the node's readings with its threshold, and with the brakes' thresholds where there are any.
@@ -137,7 +136,7 @@ fn readings(table: *const ThresholdTable) -> Readings {
 /// Compares what is charged to each slice above the charged cgroup, at the slice's own level: it does not matter how deep
 /// below the slice the charged cgroup is.
 #[inline(always)]
-fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
+fn slices(table: *mut ThresholdTable, Charge { counter, pages, compared }: Charge) {
     // SAFETY: `table` is the value of a map; only the address of a field is taken.
     let count = maps::peek(unsafe { &raw const (*table).slice_count });
     if count == 0 {
@@ -175,13 +174,11 @@ fn slices(table: *mut ThresholdTable, counter: u64, pages: u64) {
             continue;
         }
         let Some(charged_pages) = kernel::usage(ancestor) else { continue };
-        // An attempt to charge a huge page may fail, again and again, and each would submit an event, while a threshold is
-        // armed down to a batch. One that succeeds is seen by the next charge that is compared.
-        let compared = charged_pages + pages.min(CHARGE_BATCH);
-        if compared >= usage {
+        let after = charged_pages + compared;
+        if after >= usage {
             submit(table, slot as u64 + 1, counter, charged_pages + pages);
         }
-        allowance::bound(usage.saturating_sub(compared));
+        allowance::bound(usage.saturating_sub(after));
     }
 }
 
