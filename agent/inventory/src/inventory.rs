@@ -229,13 +229,19 @@ impl Inventory {
         measurer: Measurer,
         sink: &mut impl Sink,
     ) {
-        let refused = messages.filter(|message| !self.storage.take(*message, measurer)).count();
+        for message in messages {
+            self.storage.take(message, measurer);
+        }
         let (topic, parts) = match measurer {
             Measurer::Scanner => ("storage", "volumes and logs"),
             Measurer::Services => ("layers", "writable layers"),
         };
-        let why = || format!("figures of pods' storage are left out: no more than {MOST_PARTS} {parts} are kept");
-        sink.trouble(topic, (refused > 0).then(why));
+        let why = || {
+            format!(
+                "pods of which figures are left out are not decided about: no more than {MOST_PARTS} {parts} are kept"
+            )
+        };
+        sink.trouble(topic, self.storage.is_full(measurer).then(why));
         self.send_storage(sink);
     }
 

@@ -1,11 +1,13 @@
 //! One round over all pods: their volumes and logs, each by a scan of bounded pace.
 //!
-//! A tree of millions of files keeps no other from being measured: a scan that has taken its share of a round is put
-//! aside, and goes on beside the others, in this round and the next ones, until it ends. One is put aside at a time.
+//! A tree of millions of files keeps no other from being measured, nor do many large ones of one pod: a scan with which its
+//! pod has taken its share of a round is put aside, and goes on beside the others, in this round and the next ones, until it
+//! ends. One is put aside at a time, and gives way to the next one after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use plimsoll_inventory::{MOST_PODS, PartUsage, StorageMessage, StoragePart, name_number};
 use plimsoll_node::clock::monotonic;
@@ -19,8 +21,13 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use super::left::DisksLeft;
 use super::quotas::Figure;
 
-/// A scan that goes through so many entries in one round is put aside.
-const SHARE: u32 = 100_000;
+/// A scan is put aside with which so many entries of its pod were gone through in one round.
+const SHARE: u32 = 200_000;
+/// So many entries of each tree are gone through, whatever its pod has taken: small trees are measured beside large ones.
+const LEAST: u32 = 1000;
+/// A scan that was put aside gives way after so long, where another one waits: to what is known of that one figures would
+/// soon be too old.
+const TURN: Duration = Duration::from_mins(20);
 /// Of so many large trees at most what was found last is kept.
 const MOST_LARGE: usize = 64;
 /// The most volumes of one kind, and the most logs, of a pod that are measured.
@@ -83,9 +90,13 @@ pub(super) struct Rounds {
     logs: PathBuf,
     slice: Slice,
     share: u32,
+    least: u32,
+    turn: Duration,
+    /// Entries of the present pod that were gone through in this round.
+    seen: u32,
     aside: Option<Aside>,
-    /// The next one that is put aside.
-    waiting: Option<Key>,
+    /// The next one that is put aside, and whether it was come to in this round.
+    waiting: Option<(Key, bool)>,
     /// What those found last that were put aside.
     large: BTreeMap<Key, Measured>,
     /// What the kernel counts itself, for the next round.
@@ -113,6 +124,9 @@ impl Rounds {
             logs,
             slice: Slice::GENTLE,
             share: SHARE,
+            least: LEAST,
+            turn: TURN,
+            seen: 0,
             aside: None,
             waiting: None,
             large: BTreeMap::new(),
@@ -171,9 +185,8 @@ impl Rounds {
         self.aside = self.aside.take().filter(|aside| aside.is_there);
         if let Some(aside) = &mut self.aside {
             aside.is_there = false;
-        } else {
-            self.waiting = None;
         }
+        self.waiting = self.waiting.take().filter(|(_, is_there)| *is_there).map(|(key, _)| (key, false));
     }
 
     /// Goes on between two rounds with what was put aside. Gives whether there is something.
@@ -190,11 +203,14 @@ impl Rounds {
         let open = |name| directories.pod(PodName { name, uid: &pod.uid });
         let Ok(directory) = open(name).or_else(|_| open(None)) else { return ControlFlow::Continue(()) };
         let mut parts: BTreeMap<StoragePart, Measured> = BTreeMap::new();
-        let (targets, unlisted) = targets(&directory);
-        if let Some(error) = unlisted {
-            self.failed(&error, sink);
+        let Targets { targets, unlisted, is_cut } = Targets::of(&directory);
+        if let Some(error) = &unlisted {
+            self.failed(error, sink);
+        }
+        if unlisted.is_some() || is_cut {
             parts.insert(StoragePart::Rest, Measured::unknown());
         }
+        self.seen = 0;
         for target in targets {
             let Some(measured) = self.measure(pod, &directory, &target, sink)? else { continue };
             self.has_memory |= !measured.is_local;
@@ -225,12 +241,13 @@ impl Rounds {
             self.forget(&key);
             return Continue(Some(counted));
         }
+        let waits = self.waiting.as_mut().filter(|(waiting, _)| *waiting == key).map(|(_, is_there)| *is_there = true);
         if let Some(aside) = &mut self.aside {
             let is_it = aside.key == key;
             aside.is_there |= is_it;
             // What is large, too, has its turn after it.
-            if is_it || self.waiting.as_ref() == Some(&key) || self.large.contains_key(&key) {
-                self.waiting = self.waiting.take().or_else(|| (!is_it).then(|| key.clone()));
+            if is_it || waits.is_some() || self.large.contains_key(&key) {
+                self.waiting = self.waiting.take().or_else(|| (!is_it).then(|| (key.clone(), true)));
                 return Continue(Some(self.known(&key)));
             }
         }
@@ -252,21 +269,22 @@ impl Rounds {
 
     /// Goes on with a scan to its end, or puts it aside, or stops in the middle of it.
     fn scan(&mut self, mut aside: Aside, sink: &mut impl Sink) -> ControlFlow<(), Measured> {
-        let mut seen = 0_u32;
+        let mut own = 0_u32;
         loop {
             if let Some(measured) = aside.step(self.slice) {
                 self.large.remove(&aside.key);
                 return ControlFlow::Continue(measured);
             }
             self.step_aside();
-            seen = seen.saturating_add(self.slice.entries);
-            if seen >= self.share {
+            own = own.saturating_add(self.slice.entries);
+            self.seen = self.seen.saturating_add(self.slice.entries);
+            if self.seen >= self.share && own >= self.least {
                 let known = self.known(&aside.key);
-                if self.aside.is_none() && self.waiting.as_ref().is_none_or(|waiting| *waiting == aside.key) {
+                if self.aside.is_none() && self.waiting.as_ref().is_none_or(|(waiting, _)| *waiting == aside.key) {
                     self.waiting = None;
                     self.aside = Some(aside);
                 } else {
-                    self.waiting.get_or_insert(aside.key);
+                    self.waiting.get_or_insert((aside.key, true));
                 }
                 return ControlFlow::Continue(known);
             }
@@ -280,7 +298,7 @@ impl Rounds {
     fn forget(&mut self, key: &Key) {
         self.large.remove(key);
         self.aside.take_if(|aside| aside.key == *key);
-        self.waiting.take_if(|waiting| waiting == key);
+        self.waiting.take_if(|(waiting, _)| waiting == key);
     }
 
     /// What was found last of a large tree; until its first scan has ended, that it is there.
@@ -300,7 +318,9 @@ impl Rounds {
     /// Goes on with the scan that was put aside.
     fn step_aside(&mut self) {
         let Some(aside) = &mut self.aside else { return };
-        if let Some(measured) = aside.step(self.slice) {
+        let gives_way = self.waiting.is_some() && monotonic().since(aside.begun) >= self.turn;
+        let measured = if gives_way { Some(Measured::unknown()) } else { aside.step(self.slice) };
+        if let Some(measured) = measured {
             if self.large.len() >= MOST_LARGE {
                 self.large.clear();
             }
@@ -331,18 +351,35 @@ fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
     Some(uids.into_iter().take(MOST_PODS).map(found).collect())
 }
 
-/// What of a pod is measured, and why there may be more.
-fn targets(directory: &PodDirectory) -> (BTreeSet<Target>, Option<StorageError>) {
-    let (mut targets, mut unlisted) = (BTreeSet::from([Target::EtcHosts, Target::PodLogs]), None);
-    let mut add = |names: Result<Vec<String>, StorageError>, target: &dyn Fn(String) -> Target| match names {
-        Ok(names) => targets.extend(names.into_iter().map(target)),
-        Err(error) => unlisted = Some(error),
-    };
-    for kind in VolumeKind::ALL {
-        add(directory.volumes(kind, MOST_OF_A_POD), &|name| Target::Volume(kind, name));
+/// What of a pod is measured.
+struct Targets {
+    targets: BTreeSet<Target>,
+    /// Why there may be more.
+    unlisted: Option<StorageError>,
+    /// There is more of a kind than is measured.
+    is_cut: bool,
+}
+
+impl Targets {
+    fn of(directory: &PodDirectory) -> Self {
+        let targets = BTreeSet::from([Target::EtcHosts, Target::PodLogs]);
+        let mut all = Self { targets, unlisted: None, is_cut: false };
+        for kind in VolumeKind::ALL {
+            all.add(directory.volumes(kind, MOST_OF_A_POD + 1), |name| Target::Volume(kind, name));
+        }
+        all.add(directory.containers(MOST_OF_A_POD + 1), Target::ContainerLogs);
+        all
     }
-    add(directory.containers(MOST_OF_A_POD), &Target::ContainerLogs);
-    (targets, unlisted)
+
+    fn add(&mut self, names: Result<Vec<String>, StorageError>, target: impl Fn(String) -> Target) {
+        match names {
+            Ok(names) => {
+                self.is_cut |= names.len() > MOST_OF_A_POD;
+                self.targets.extend(names.into_iter().take(MOST_OF_A_POD).map(target));
+            }
+            Err(error) => self.unlisted = Some(error),
+        }
+    }
 }
 
 impl Aside {

@@ -127,11 +127,13 @@ impl PodFile {
         let opened = self.directory.as_ref();
         let directory = opened.map_err(|errno| anyhow!("its directory cannot be opened: {errno}"))?;
         let user = SERVICES.id;
+        let before = self.seen.take();
         let found = match statat(directory, &self.name, AtFlags::empty()) {
             Err(Errno::NOENT) => bail!("it is not there"),
             found => found.with_context(|| format!("it cannot be found; let user {user} enter its directory"))?,
         };
-        if self.seen == Some(content(&found)) {
+        if before == Some(content(&found)) {
+            self.seen = before;
             return Ok(None);
         }
         // A FIFO must not keep it waiting.

@@ -13,6 +13,9 @@ struct Parts {
     known: BTreeMap<StoragePart, (bool, PartUsage)>,
     /// It was named in this round.
     is_named: bool,
+    /// A part was left out since it was measured last, and before that.
+    is_cut: bool,
+    was_cut: bool,
 }
 
 /// What one process has measured of all pods.
@@ -22,6 +25,9 @@ struct Figures {
     count: usize,
     /// How many rounds over all pods have ended.
     rounds: u64,
+    /// There was no room for something in this round, and in the one before.
+    is_full: bool,
+    was_full: bool,
 }
 
 /// What is known of all pods.
@@ -36,16 +42,27 @@ pub(crate) struct Storage {
 impl Figures {
     /// Takes a message in. False: there is no room for it.
     fn take(&mut self, message: StorageMessage, changed: &mut HashSet<Uid>) -> bool {
+        let is_taken = self.take_if_there_is_room(message, changed);
+        self.is_full |= !is_taken;
+        is_taken
+    }
+
+    fn take_if_there_is_room(&mut self, message: StorageMessage, changed: &mut HashSet<Uid>) -> bool {
         match message {
             StorageMessage::Part(usage) => {
                 let is_new = self.pods.get(&usage.uid).is_none_or(|pod| !pod.known.contains_key(&usage.part));
-                // Before the pod has an entry: those without parts would be bounded by nothing.
-                if is_new && self.count >= MOST_PARTS {
+                let is_full = is_new && self.count >= MOST_PARTS;
+                // Those without parts would be bounded by nothing.
+                if is_full && self.pods.len() >= MOST_PARTS && !self.pods.contains_key(&usage.uid) {
                     return false;
                 }
                 let pod = self.pods.entry(usage.uid).or_default();
-                self.count += usize::from(is_new);
                 pod.is_named = true;
+                pod.is_cut |= is_full;
+                if is_full {
+                    return false;
+                }
+                self.count += usize::from(is_new);
                 pod.known.insert(usage.part, (true, usage));
             }
             StorageMessage::Measured(uid) => {
@@ -56,11 +73,13 @@ impl Figures {
                 let before = pod.known.len();
                 pod.known.retain(|_, (is_seen, _)| mem::take(is_seen));
                 self.count -= before - pod.known.len();
+                pod.was_cut = mem::take(&mut pod.is_cut);
                 pod.is_named = true;
                 changed.insert(uid);
             }
             StorageMessage::Round => {
                 self.rounds += 1;
+                self.was_full = mem::take(&mut self.is_full);
                 let count = &mut self.count;
                 self.pods.retain(|uid, pod| {
                     let is_named = mem::take(&mut pod.is_named);
@@ -75,9 +94,11 @@ impl Figures {
         true
     }
 
-    /// What was measured of a pod; absent where nothing was.
+    /// What was measured of a pod; absent where nothing was, or where there was no room for a part: what is left would be too
+    /// little.
     fn parts(&self, uid: Uid) -> Option<impl Iterator<Item = PartUsage>> {
-        Some(self.pods.get(&uid)?.known.values().map(|(_, measured)| *measured))
+        let pod = self.pods.get(&uid).filter(|pod| !pod.is_cut && !pod.was_cut)?;
+        Some(pod.known.values().map(|(_, measured)| *measured))
     }
 }
 
@@ -102,6 +123,12 @@ impl Storage {
         self.figures[measurer as usize].rounds
     }
 
+    /// Whether there was no room for something in this round or in the one before.
+    pub(crate) const fn is_full(&self, measurer: Measurer) -> bool {
+        let Figures { is_full, was_full, .. } = &self.figures[measurer as usize];
+        *is_full || *was_full
+    }
+
     /// The pods of which it has something.
     pub(crate) fn measured(&self, measurer: Measurer) -> impl Iterator<Item = Uid> {
         self.figures[measurer as usize].pods.keys().copied()
@@ -117,7 +144,7 @@ impl Storage {
         self.figures[measurer as usize].parts(uid).into_iter().flatten()
     }
 
-    /// A pod; absent where the scanner has measured nothing of it.
+    /// A pod; absent where the scanner has measured nothing of it, or not all.
     pub(crate) fn of(&self, facts: &PodFacts, limits: &[StorageLimit]) -> Option<PodStorage> {
         let [scanned, layers] = &self.figures;
         let (scanned, layers) = (scanned.parts(facts.uid)?, layers.parts(facts.uid));

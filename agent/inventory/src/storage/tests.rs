@@ -134,8 +134,24 @@ fn no_more_is_kept_than_there_is_room_for() {
     assert!(!take(of(most)), "there is no room");
     assert!(take(of(0)), "for what is known there is");
     let StorageMessage::Part(usage) = of(0) else { panic!("it is one") };
-    assert!(!take(StorageMessage::Part(PartUsage { uid: Uid(UID.0 ^ 1), ..usage })));
-    assert_eq!(storage.kept(Measurer::Scanner), (MOST_PARTS, 1), "a pod that is refused leaves nothing");
+    let other = Uid(UID.0 ^ 1);
+    for pod in [UID, other] {
+        assert!(!take(StorageMessage::Part(PartUsage { uid: pod, part: StoragePart::Logs(most), ..usage })));
+        assert!(take(StorageMessage::Measured(pod)));
+    }
+    for uid in [UID, other] {
+        let facts = PodFacts { uid, ..facts() };
+        assert_eq!(storage.of(&facts, &[]), None, "what is left of it would be too little");
+    }
+    assert_eq!(storage.kept(Measurer::Scanner), (MOST_PARTS, 2));
+    assert!(storage.is_full(Measurer::Scanner) && !storage.is_full(Measurer::Services));
+    for is_full in [true, false] {
+        assert!(storage.take(StorageMessage::Round, Measurer::Scanner));
+        assert_eq!(storage.is_full(Measurer::Scanner), is_full);
+    }
+    let mut take = |message| storage.take(message, Measurer::Scanner);
+    assert!(take(of(most)) && take(StorageMessage::Measured(UID)));
+    assert!(storage.of(&facts(), &[]).is_some(), "there is room again");
     assert!(storage.take(part(LAYER, Some(1)), Measurer::Services), "of writable layers there is as much room again");
 }
 

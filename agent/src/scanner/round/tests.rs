@@ -38,7 +38,7 @@ impl Node {
         let directory = tempfile::tempdir().expect("a directory");
         let [kubelet, logs] = ["kubelet", "logs"].map(|name| directory.path().join(name));
         let slice = Slice { entries: 4, rest: Duration::ZERO };
-        Self { rounds: Rounds { slice, share: 12, ..Rounds::new(kubelet, logs) }, directory, complaints: 0 }
+        Self { rounds: Rounds { slice, share: 12, least: 8, ..Rounds::new(kubelet, logs) }, directory, complaints: 0 }
     }
 
     fn files(&self, path: &str, count: usize) {
@@ -132,6 +132,58 @@ fn a_large_tree_is_put_aside_and_keeps_no_other_from_being_measured() {
         assert_eq!(node.round(1000), Some(BTreeMap::new()));
     }
     assert!(!node.rounds.rest(), "what is gone is not gone on with");
+}
+
+#[test]
+fn many_trees_of_one_pod_take_no_more_of_a_round_than_one() {
+    let mut node = Node::new();
+    node.rounds.share = 100;
+    for name in 0..20 {
+        node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/{name:02}"), 90);
+    }
+    node.files("kubelet/pods/other/volumes/kubernetes.io~empty-dir/data", 3);
+    let round = node.round(90).expect("it ends");
+    assert_eq!(round[&(Uid::of("other").0, volume(number("data")))], Some(4));
+    let known = |round: &BTreeMap<_, Option<u64>>| {
+        (0..20).filter(|name| round[&(uid(), volume(number(&format!("{name:02}"))))].is_some()).count()
+    };
+    assert!(known(&round) < 5, "{round:?}");
+    for _ in 0..40 {
+        while node.rounds.rest() {}
+        node.round(90).expect("it ends");
+    }
+    let round = node.round(90).expect("it ends");
+    assert!(known(&round) > 15, "each has its turn: {round:?}");
+}
+
+#[test]
+fn what_was_put_aside_gives_way_after_its_turn() {
+    let mut node = Node::new();
+    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
+    for (name, files) in [("a-large", 100), ("b-large", 50)] {
+        node.files(&format!("{volumes}/{name}"), files);
+    }
+    node.rounds.turn = Duration::ZERO;
+    let inodes = |node: &mut Node| {
+        let round = node.round(1000).expect("it ends");
+        ["a-large", "b-large"].map(|name| round[&(uid(), volume(number(name)))])
+    };
+    for expected in [[None, None], [None, None], [None, Some(51)]] {
+        assert_eq!(inodes(&mut node), expected);
+        while node.rounds.rest() {}
+    }
+}
+
+#[test]
+fn a_pod_with_more_volumes_than_are_measured_is_not_known_as_a_whole() {
+    let mut node = Node::new();
+    for (count, rest) in [(MOST_OF_A_POD, Some(0)), (MOST_OF_A_POD + 1, None)] {
+        for name in 0..count {
+            node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~configmap/{name}"), 0);
+        }
+        let round = node.round(9999).expect("it ends");
+        assert_eq!((round.len(), round[&(uid(), StoragePart::Rest)]), (MOST_OF_A_POD + 1, rest));
+    }
 }
 
 fn counted(volume: &str, inodes: u64) -> Figure {
