@@ -1,7 +1,7 @@
 //! The kernel side of Plimsoll: small programs that compare, count and submit events. What an event means is decided by
 //! the agent.
 //!
-//! One module a hook family. Nothing here walks more than a fixed number of steps, and nothing is written outside these
+//! One module for the hooks of one kind. Nothing here walks more than a fixed number of steps, and nothing is written outside these
 //! maps; the one thing that acts on a task is [`brake`], which is off unless configured.
 
 #![no_std]

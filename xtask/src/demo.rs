@@ -416,7 +416,7 @@ mod tests {
         chart::draw(&file, &example()).expect("it can be drawn");
         let text = std::fs::read_to_string(file).expect("it was written");
         assert!(text.starts_with("<svg") && text.contains("polyline"), "{text}");
-        assert!(text.contains("The same process, met by each of them"), "{text}");
+        assert!(text.contains("The same process beside each watcher"), "{text}");
         // In the panel of the watcher, and in the common one.
         for label in [
             "poll-10s: OOM kill after 519.0 ms",

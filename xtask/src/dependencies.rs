@@ -6,8 +6,8 @@ use anyhow::ensure;
 
 use crate::{install, run};
 
-/// The crates of the core.
-const CORE: [&str; 7] = [
+/// The crates that the core uses.
+const CORE: [&str; 9] = [
     "plimsoll-units",
     "plimsoll-node",
     "plimsoll-inventory",
@@ -15,8 +15,10 @@ const CORE: [&str; 7] = [
     "plimsoll-policy",
     "plimsoll-act",
     "plimsoll-state",
+    "plimsoll-config",
+    "plimsoll-report",
 ];
-/// What has no place in them: runtimes, networks, TLS.
+/// What has no place in them: runtimes, networks, TLS, types of Kubernetes.
 const FORBIDDEN: [&str; 9] =
     ["k8s-openapi", "tokio", "async-std", "smol", "hyper", "h2", "rustls", "openssl", "native-tls"];
 

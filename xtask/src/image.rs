@@ -68,7 +68,7 @@ impl Files {
             (1..parts.len()).map(move |end| parts[..end].join("/"))
         });
         let standing = ["bin", "dev", "new", "out", "proc", "run", "sys", "tmp"].map(str::to_owned);
-        // The kernel makes the top folder for everyone to write.
+        // The kernel makes the top folder writable for all users.
         cpio.entry(".", 0o040_755, &[]);
         for folder in folders.chain(standing).collect::<BTreeSet<String>>() {
             cpio.entry(&folder, 0o040_755, &[]);

@@ -60,7 +60,7 @@ enum Command {
     Cluster(cluster::Arguments),
     /// Write the completions of the agent's command line for each shell into a directory.
     Completions(command_line::Arguments),
-    /// Show the same growing process met by a poll, a PSI trigger and Plimsoll, on a real kernel.
+    /// Show the same growing process beside a poll, a PSI trigger and Plimsoll, on a real kernel.
     Demo(demo::Arguments),
     /// Run every parser against broken input, made by libFuzzer with the stable toolchain.
     Fuzz(fuzz::Arguments),

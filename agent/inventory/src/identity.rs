@@ -11,7 +11,7 @@
 //!   `a.slice/a-kubepods.slice/...`;
 //! - cgroupfs: the names as they are: `kubepods/burstable/podUID`.
 //!
-//! Anyone to whom a cgroup is delegated can make cgroups of any name below it: a user below
+//! Whatever a cgroup is delegated to can make cgroups of any name below it: a user below
 //! `user.slice/user-1000.slice/user@1000.service`, a container below its own. So a name proves nothing, only a place that
 //! root alone can write does. [`identify`] knows two of them: `kubepods` at the root, and in `kubelet`, which [kind] sets
 //! as `--cgroup-root`. A node with another root needs it configured ([`identify_in`]); the owner of the machine must not
@@ -132,7 +132,7 @@ pub fn identify(path: &[u8]) -> Option<PodCgroup<'_>> {
 }
 
 /// The same for a kubelet with this `--cgroup-root`, as it is configured there, and no other place. It must not be below a
-/// cgroup that is delegated: a user who may write there can make pods up.
+/// cgroup that is delegated: a user that may write there can make pods up.
 pub fn identify_in<'a>(cgroup_root: &[u8], path: &'a [u8]) -> Option<PodCgroup<'a>> {
     [Driver::Systemd, Driver::Cgroupfs].into_iter().find_map(|driver| Walk::new(path, driver).pod(cgroup_root))
 }

@@ -76,7 +76,7 @@ pub enum IncidentOf {
     },
 }
 
-/// The end of a cgroup's path, which names it, as far as it fits: bytes that those who made the cgroup chose.
+/// The end of a cgroup's path, which names it, as far as it fits: bytes that were chosen where the cgroup was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathEnd([u8; MOST_PATH]);
 

@@ -5,9 +5,6 @@ use crate::kubelet::Condition;
 use crate::kubelet::QosClass;
 use core::fmt;
 
-/// The reason of a pod's failed status when it is refused.
-pub const REASON: &str = crate::message::EVICTED;
-
 /// The effect of every taint that follows from a condition.
 pub const TAINT_EFFECT: Effect = Effect::NoSchedule;
 

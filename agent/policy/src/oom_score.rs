@@ -7,8 +7,6 @@
 use crate::kubelet::QosClass;
 use plimsoll_units::Bytes;
 
-/// For every process of the sandbox.
-pub const SANDBOX: i32 = -998;
 /// For guaranteed containers, and for those of node-critical pods whatever their class.
 pub const GUARANTEED: i32 = -997;
 /// For containers of pods without requests and limits.

@@ -138,11 +138,6 @@ fn hash(name: &[u8]) -> u32 {
 }
 
 impl Btf {
-    /// The running kernel's.
-    pub fn of_kernel() -> Result<Self, BtfError> {
-        Self::read(Path::new("/sys/kernel/btf/vmlinux"))
-    }
-
     /// From a file of raw type information.
     pub fn read(path: &Path) -> Result<Self, BtfError> {
         let data = fs::read(path)

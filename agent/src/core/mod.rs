@@ -1,5 +1,6 @@
-//! The core: senses, decides, acts. One thread that watches, one for the inventory, six workers for what blocks, one that
-//! holds the right to act, and with the in-kernel brake one that continues what it stopped; no async runtime.
+//! The core: senses, decides, acts. One thread that watches, one for the inventory, six workers for what blocks, two that
+//! read disks, one that holds the right to act and one that waits for it, and with the in-kernel brake one that continues
+//! what it stopped; no async runtime.
 //!
 //! This file sets it up: undo what an earlier process left, start the source, find the workloads, lock memory, give up
 //! privileges, and only then wait.

@@ -24,6 +24,8 @@
 //! - [`evictions`]: pods that are evicted and conditions, named until they are on a disk.
 //! - [`reporting`]: the records, and which plan is reported.
 //! - [`switching`]: the kill switch.
+//! - [`readings`]: what each signal reads, for metrics.
+//! - [`incidents`]: what `services` reports to the cluster beside evictions.
 //! - [`room`]: storage for workloads that come.
 //! - [`keeping`]: what the next core goes on with.
 

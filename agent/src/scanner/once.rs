@@ -1,4 +1,4 @@
-//! What pods take of disks, measured once and for no longer than that is waited for: for people who ask.
+//! What pods take of disks, measured once and for no longer than that is waited for: for commands.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

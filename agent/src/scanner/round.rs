@@ -203,7 +203,7 @@ impl Rounds {
         let open = |name| directories.pod(PodName { name, uid: &pod.uid });
         let Ok(directory) = open(name).or_else(|_| open(None)) else { return ControlFlow::Continue(()) };
         let mut parts: BTreeMap<StoragePart, Measured> = BTreeMap::new();
-        let Targets { targets, unlisted, is_cut } = Targets::of(&directory);
+        let Targets { listed, unlisted, is_cut } = Targets::of(&directory);
         if let Some(error) = &unlisted {
             self.failed(error, sink);
         }
@@ -211,7 +211,7 @@ impl Rounds {
             parts.insert(StoragePart::Rest, Measured::unknown());
         }
         self.seen = 0;
-        for target in targets {
+        for target in listed {
             let Some(measured) = self.measure(pod, &directory, &target, sink)? else { continue };
             self.has_memory |= !measured.is_local;
             let part = part_of(&target, measured.is_local);
@@ -353,7 +353,7 @@ fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
 
 /// What of a pod is measured.
 struct Targets {
-    targets: BTreeSet<Target>,
+    listed: BTreeSet<Target>,
     /// Why there may be more.
     unlisted: Option<StorageError>,
     /// There is more of a kind than is measured.
@@ -362,8 +362,8 @@ struct Targets {
 
 impl Targets {
     fn of(directory: &PodDirectory) -> Self {
-        let targets = BTreeSet::from([Target::EtcHosts, Target::PodLogs]);
-        let mut all = Self { targets, unlisted: None, is_cut: false };
+        let listed = BTreeSet::from([Target::EtcHosts, Target::PodLogs]);
+        let mut all = Self { listed, unlisted: None, is_cut: false };
         for kind in VolumeKind::ALL {
             all.add(directory.volumes(kind, MOST_OF_A_POD + 1), |name| Target::Volume(kind, name));
         }
@@ -375,7 +375,7 @@ impl Targets {
         match names {
             Ok(names) => {
                 self.is_cut |= names.len() > MOST_OF_A_POD;
-                self.targets.extend(names.into_iter().take(MOST_OF_A_POD).map(target));
+                self.listed.extend(names.into_iter().take(MOST_OF_A_POD).map(target));
             }
             Err(error) => self.unlisted = Some(error),
         }

@@ -265,7 +265,7 @@ pub(super) fn storage_limits(uid: Uid, pod: &Pod) -> Vec<StorageLimit> {
     volumes.chain(containers).map(|(on, bytes)| StorageLimit { uid, on, bytes }).collect()
 }
 
-/// Anyone who makes a pod writes its annotations, and what a kubelet corrects of them in its own memory
+/// What makes a pod writes its annotations, and what a kubelet corrects of them in its own memory
 /// (`kubernetes.io/config.source`; `applyDefaults`, pkg/kubelet/config/common.go) an API server still prints as it was
 /// written. So they make no pod critical by themselves. A mirror is believed as far as it names what has the UID of a
 /// static pod, a hash without dashes: it does not run, and can protect only that.
@@ -514,7 +514,7 @@ mod tests {
         let hash = "0123456789abcdef0123456789abcdef";
         let uid = "01234567-89ab-cdef-0123-456789abcdee";
         let mirror = format!(r#"{{"kubernetes.io/config.mirror": "{hash}", "kubernetes.io/config.hash": "{hash}"}}"#);
-        // A pod of a user who would have another's ranked by its own facts.
+        // A pod of a user that would have another's ranked by its own facts.
         let forged = format!(r#"{{"kubernetes.io/config.hash": "{uid}"}}"#);
         let start = r#"{"startTime": "2020-01-01T00:00:00Z"}"#;
         let text = list(&[

@@ -23,7 +23,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// Draws the first round of each watcher into `file`.
 pub(super) fn draw(file: &Path, measured: &Measured) -> anyhow::Result<()> {
     let words = Words {
-        title: "The same process, met by each of them",
+        title: "The same process beside each watcher",
         description: "Available memory over the seconds around the crossing of the threshold: a curve for each watcher's \
                       first round, with marks for what happened.",
     };
@@ -66,7 +66,7 @@ fn panels(area: &Area<'_>, measured: &Measured) -> Drawn {
         curve.marks(&axes, &mut chart)?;
         legend(&mut chart)?;
     }
-    let mut chart = panel_chart(&together, "The same process, met by each of them", 18, &axes)?;
+    let mut chart = panel_chart(&together, "The same process beside each watcher", 18, &axes)?;
     for curve in &curves {
         curve.line(&axes, &mut chart)?;
     }

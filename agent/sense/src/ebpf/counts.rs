@@ -20,7 +20,7 @@ use plimsoll_units::MEMCG_CHARGE_BATCH;
 
 use super::table::CHARGE_RAN;
 use crate::{
-    hooks::FAMILIES,
+    hooks::attachments,
     mapped::{self, MappedWords},
     source::{Health, Hook, ProgramStats, ReadHealth},
 };
@@ -87,18 +87,13 @@ fn is_charged(root: &Path) -> bool {
     cgroups.into_iter().any(|path| root.join("sys/fs/cgroup").join(path).join("memory.current").exists())
 }
 
-/// The programs that are loaded, by the names in [`FAMILIES`].
+/// The programs that are loaded, by their names.
 pub(super) fn loaded_programs(ebpf: &Ebpf) -> Vec<(&'static str, ProgramFd)> {
-    FAMILIES
-        .iter()
-        .flat_map(|family| family.choices)
-        .copied()
-        .flatten()
-        .filter_map(|attachment| {
-            let fd = ebpf.program(attachment.program)?.fd().ok()?;
-            Some((attachment.program, fd.try_clone().ok()?))
-        })
-        .collect()
+    let loaded = attachments().filter_map(|attachment| {
+        let fd = ebpf.program(attachment.program)?.fd().ok()?;
+        Some((attachment.program, fd.try_clone().ok()?))
+    });
+    loaded.collect()
 }
 
 /// What the kernel shows of a program under its descriptor; zeros of statistics that are off are left out.

@@ -27,6 +27,7 @@ pub(in crate::core) use named::{Evictions, MESSAGES, Past};
 
 /// One that was decided, and nothing came of it for so long, is given up: what it was decided for is over.
 const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A count, or bytes, as messages have it; what does not fit is the most that does.
 fn whole(amount: Amount) -> i64 {
     let whole = amount.rounded_up();

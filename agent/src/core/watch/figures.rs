@@ -41,9 +41,10 @@ const LARGEST: usize = 64;
 /// Cgroups whose figures are known to be new, and room for what the worker is to read.
 pub(in crate::core) const FIGURES: usize = 2 * LARGEST;
 /// From here on, a change of what is charged to a workload has its page cache read. With less than that charged it may be left
-/// out of what is read for a decision,
+/// out of what is read for a decision, within [`LEFT_OUT`].
 const MOVED: Bytes = Bytes::mib(4);
-/// as long as all those that are left out have no more than this together, by which they may seem to have grown, or not to have.
+/// All workloads that are left out of what is read for a decision have no more than this together: by so much they may seem to
+/// have grown, or not to have.
 const LEFT_OUT: Bytes = Bytes::mib(16);
 /// So many of these at a time, those that changed most.
 const MOVED_MOST: usize = 16;
