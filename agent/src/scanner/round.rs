@@ -173,7 +173,12 @@ impl Rounds {
     pub(super) fn go(&mut self, sink: &mut impl Sink) {
         self.has_memory = false;
         let directories = PodDirectories::open(&self.kubelet, &self.logs);
-        let Some(pods) = pods(&directories) else { return };
+        let pods = match pods(&directories) {
+            Ok(pods) => pods,
+            // There is no kubelet yet.
+            Err(error) if error.is_not_found() => return,
+            Err(error) => return self.failed(&error, sink),
+        };
         for pod in &pods {
             if !sink.goes_on() || self.pod(pod, &directories, sink).is_break() {
                 return;
@@ -331,9 +336,9 @@ impl Rounds {
     }
 }
 
-/// The pods that have directories of either kind; `None` where the kubelet's cannot be listed. Of a pod that is gone those
+/// The pods that have directories of either kind; an error where the kubelet's cannot be listed. Of a pod that is gone those
 /// of logs may be left alone.
-fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
+fn pods(directories: &PodDirectories) -> Result<Vec<Found>, StorageError> {
     let names: BTreeMap<String, (String, String)> = directories
         .logs(MOST_PODS)
         .unwrap_or_default()
@@ -348,7 +353,7 @@ fn pods(directories: &PodDirectories) -> Option<Vec<Found>> {
     let of_logs = names.keys().filter(|uid| of_kubelet.binary_search(*uid).is_err()).cloned();
     let uids: Vec<String> = of_kubelet.iter().cloned().chain(of_logs).collect();
     let found = |uid: String| Found { name: names.get(&uid).cloned(), uid };
-    Some(uids.into_iter().take(MOST_PODS).map(found).collect())
+    Ok(uids.into_iter().take(MOST_PODS).map(found).collect())
 }
 
 /// What of a pod is measured.

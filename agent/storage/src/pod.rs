@@ -91,9 +91,12 @@ impl PodDirectories {
         Self { pods: Place::at(kubelet.join("pods")), logs: Place::at(logs.to_owned()) }
     }
 
-    /// What the kubelet has a directory of, in order and `most` of them at most; `None` where that cannot be listed.
-    pub fn pods(&self, most: usize) -> Option<Vec<String>> {
-        self.pods.names(most).ok()
+    /// What the kubelet has a directory of, in order and `most` of them at most.
+    ///
+    /// # Errors
+    /// Where that cannot be listed, or is not there, which [`StorageError::is_not_found`] knows.
+    pub fn pods(&self, most: usize) -> Result<Vec<String>, StorageError> {
+        self.pods.names(most).map_err(|errno| self.pods.failed(errno))
     }
 
     /// Likewise the directories of logs.

@@ -112,6 +112,21 @@ fn a_round_measures_volumes_and_logs_of_every_pod_and_no_link_leads_elsewhere() 
 }
 
 #[test]
+fn where_pods_cannot_be_listed_that_is_said_once() {
+    let mut node = Node::new();
+    fs::create_dir(node.directory.path().join("kubelet")).expect("a directory");
+    assert_eq!((node.round(9), node.complaints), (None, 0), "it is not there yet");
+    let pods = node.directory.path().join("kubelet/pods");
+    fs::write(&pods, "").expect("a file");
+    for _ in 0..2 {
+        assert_eq!((node.round(9), node.complaints), (None, 1));
+    }
+    fs::remove_file(&pods).expect("writable");
+    fs::create_dir(&pods).expect("a directory");
+    assert_eq!((node.round(9), node.complaints), (Some(BTreeMap::new()), 1));
+}
+
+#[test]
 fn a_large_tree_is_put_aside_and_keeps_no_other_from_being_measured() {
     let mut node = Node::new();
     let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
