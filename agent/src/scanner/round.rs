@@ -25,8 +25,7 @@ use super::quotas::Figure;
 const SHARE: u32 = 200_000;
 /// So many entries of each tree are gone through, whatever its pod has taken: small trees are measured beside large ones.
 const LEAST: u32 = 1000;
-/// A scan that was put aside gives way after so long, where another one waits: to what is known of that one figures would
-/// soon be too old.
+/// A scan that was put aside gives way after so long, where another one waits.
 const TURN: Duration = Duration::from_mins(20);
 /// Of so many large trees at most what was found last is kept.
 const MOST_LARGE: usize = 64;

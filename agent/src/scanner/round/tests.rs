@@ -41,6 +41,15 @@ impl Node {
         Self { rounds: Rounds { slice, share: 12, least: 8, ..Rounds::new(kubelet, logs) }, directory, complaints: 0 }
     }
 
+    /// With two volumes that are put aside.
+    fn with_large_trees() -> Self {
+        let node = Self::new();
+        for (name, files) in [("a-large", 100), ("b-large", 50)] {
+            node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/{name}"), files);
+        }
+        node
+    }
+
     fn files(&self, path: &str, count: usize) {
         let path = self.directory.path().join(path);
         fs::create_dir_all(&path).expect("a directory");
@@ -61,6 +70,12 @@ impl Node {
         });
         let parts = parts.collect();
         is_whole.then_some(parts)
+    }
+
+    /// What a round finds of these volumes of the pod.
+    fn inodes<const COUNT: usize>(&mut self, volumes: [&str; COUNT]) -> [Option<u64>; COUNT] {
+        let round = self.round(1000).expect("it ends");
+        volumes.map(|name| round[&(uid(), volume(number(name)))])
     }
 }
 
@@ -128,15 +143,9 @@ fn where_pods_cannot_be_listed_that_is_said_once() {
 
 #[test]
 fn a_large_tree_is_put_aside_and_keeps_no_other_from_being_measured() {
-    let mut node = Node::new();
-    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
-    for (name, files) in [("a-large", 100), ("b-large", 50), ("small", 3)] {
-        node.files(&format!("{volumes}/{name}"), files);
-    }
-    let inodes = |node: &mut Node| {
-        let round = node.round(1000).expect("it ends");
-        ["a-large", "b-large", "small"].map(|name| round[&(uid(), volume(number(name)))])
-    };
+    let mut node = Node::with_large_trees();
+    node.files(&format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir/small"), 3);
+    let inodes = |node: &mut Node| node.inodes(["a-large", "b-large", "small"]);
     assert_eq!(inodes(&mut node), [None, None, Some(4)], "they are known to be there");
     while node.rounds.rest() {}
     assert_eq!(inodes(&mut node), [Some(101), None, Some(4)], "the other one has its turn");
@@ -173,18 +182,10 @@ fn many_trees_of_one_pod_take_no_more_of_a_round_than_one() {
 
 #[test]
 fn what_was_put_aside_gives_way_after_its_turn() {
-    let mut node = Node::new();
-    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
-    for (name, files) in [("a-large", 100), ("b-large", 50)] {
-        node.files(&format!("{volumes}/{name}"), files);
-    }
+    let mut node = Node::with_large_trees();
     node.rounds.turn = Duration::ZERO;
-    let inodes = |node: &mut Node| {
-        let round = node.round(1000).expect("it ends");
-        ["a-large", "b-large"].map(|name| round[&(uid(), volume(number(name)))])
-    };
     for expected in [[None, None], [None, None], [None, Some(51)]] {
-        assert_eq!(inodes(&mut node), expected);
+        assert_eq!(node.inodes(["a-large", "b-large"]), expected);
         while node.rounds.rest() {}
     }
 }
@@ -233,15 +234,10 @@ fn a_volume_takes_what_its_project_does_and_others_what_a_walk_finds() {
 
 #[test]
 fn what_the_kernel_counts_is_scanned_no_more_and_a_scan_of_before_is_not_gone_on_with() {
-    let mut node = Node::new();
-    let volumes = format!("kubelet/pods/{POD}/volumes/kubernetes.io~empty-dir");
-    for (name, files) in [("a-large", 100), ("b-large", 50)] {
-        node.files(&format!("{volumes}/{name}"), files);
-    }
+    let mut node = Node::with_large_trees();
     let inodes = |node: &mut Node, figures| {
         node.rounds.set_counted(monotonic(), figures);
-        let round = node.round(1000).expect("it ends");
-        ["a-large", "b-large"].map(|name| round[&(uid(), volume(number(name)))])
+        node.inodes(["a-large", "b-large"])
     };
     assert_eq!(inodes(&mut node, Vec::new()), [None, None]);
     let both = || vec![counted("a-large", 7), counted("b-large", 8)];
