@@ -36,3 +36,22 @@ impl ::log::Log for KernelSide {
 
     fn flush(&self) {}
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use plimsoll_config::LogFormat;
+    use plimsoll_report::{LevelFilter, Log};
+    use std::io::Read as _;
+    use std::time::Duration;
+
+    /// What the log has of it, from warnings on.
+    pub(crate) fn warnings(log_it: impl FnOnce()) -> String {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let log = Log::start(LogFormat::Text, LevelFilter::WARN, writer, || {}).expect("a thread");
+        log.within(log_it);
+        assert!(log.finish(Duration::from_mins(1)), "a pipe has room");
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("its thread has ended");
+        text
+    }
+}

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::{ptr, slice};
 use libc::{Elf64_Phdr, PF_W, PF_X, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD, dl_phdr_info};
-use rustix::mm::{Advice, madvise, munlock};
+use rustix::mm::{Advice, MlockFlags, madvise, mlock_with, munlock};
 
 /// An entry of the dynamic section, as ELF lays it out (System V ABI, chapter 5).
 #[repr(C)]
@@ -37,11 +37,15 @@ pub(crate) fn let_go_of_tables() {
     tables().iter().flatten().for_each(let_go_of);
 }
 
-/// The same of this part of its code or constants. What is none of it is left alone.
+/// The same of this part of its code or constants, of which a page that is used after all stays from then on: a linker knows
+/// what is used by names alone. What is none of it is left alone.
 pub(crate) fn let_go_of_part(part: &Part) {
     let holds_it = |mapped: Part| mapped.start <= part.start && part.end <= mapped.end;
     if Program::find().is_some_and(|program| program.mapped_without(PF_W).any(holds_it)) {
         let_go_of(part);
+        let part = whole_pages(part, page_size());
+        // SAFETY: the part is mapped as long as the program runs, and locking changes no byte of it.
+        let _ = unsafe { mlock_with(ptr::with_exposed_provenance_mut(part.start), part.len(), MlockFlags::ONFAULT) };
     }
 }
 
@@ -203,5 +207,18 @@ mod tests {
         let_go();
         assert!(present() < pages.len() / page / 2);
         assert_eq!(read(), before);
+
+        let locked = || {
+            let maps = procfs::process::Process::myself().and_then(|process| process.smaps()).expect("readable");
+            let within = |map: &&procfs::process::MemoryMap| {
+                pages.contains(&usize::try_from(map.address.0).expect("an address"))
+            };
+            let bytes = maps.iter().filter(within).filter_map(|map| map.extension.map.get("Locked")).sum::<u64>();
+            usize::try_from(bytes).expect("it is in memory")
+        };
+        let_go_of_part(&part);
+        assert!(present() < pages.len() / page / 2 && locked() < pages.len() / 2);
+        assert_eq!(read(), before);
+        assert!(locked() > pages.len() / 2, "what is used after all stays");
     }
 }

@@ -18,6 +18,7 @@ use plimsoll_kube::{
 };
 use plimsoll_pods::{FieldError, Pod, ReadError};
 use plimsoll_policy::{Uid, kubelet};
+use plimsoll_report::text::printable;
 use plimsoll_report::{Ended, Witnessed};
 use plimsoll_state::durable::{self, Progress};
 use plimsoll_state::handover;
@@ -294,8 +295,18 @@ impl Cluster {
         let mut before = std::mem::take(&mut self.known);
         for object in pods.values() {
             let uid = Uid::of(object.metadata.uid.as_deref().unwrap_or_default());
-            let known = before.remove(&uid).filter(|(known, _)| Arc::ptr_eq(known, object));
-            self.known.insert(uid, known.unwrap_or_else(|| (Arc::clone(object), read(object))));
+            let pod = match before.remove(&uid) {
+                Some((known, pod)) if Arc::ptr_eq(&known, object) => pod,
+                changed => {
+                    let pod = read(object);
+                    match &pod {
+                        Err(error) if !matches!(changed, Some((_, Err(_)))) => log_unread(object, error),
+                        _ => {}
+                    }
+                    pod
+                }
+            };
+            self.known.insert(uid, (Arc::clone(object), pod));
         }
         let read = self.known.values().map(|(_, read)| {
             let error =
@@ -433,6 +444,14 @@ impl Cluster {
 /// order, before the core kills it. Any other is reported once it was killed.
 fn is_for_cluster(pending: &durable::Eviction) -> bool {
     pending.progress >= Progress::Killed || pending.is_soft && pending.grace_seconds > 0
+}
+
+/// Such a pod is one of which nothing is known.
+fn log_unread(object: &Object, FieldError { path, why }: &FieldError) {
+    let of = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
+    let (namespace, name) = (of(&object.metadata.namespace), of(&object.metadata.name));
+    let error = printable(&format!("{path}: {why}"));
+    tracing::warn!("pod {namespace}/{name} cannot be read and is never evicted: {error}");
 }
 
 /// A pod that is reported as evicted has failed, and its containers run until its kubelet has ended them: it is known of

@@ -1,4 +1,5 @@
 use super::*;
+use crate::log::tests::warnings;
 use plimsoll_config::LogFormat;
 use plimsoll_state::handover::{ForBroker, ForServices};
 use std::os::unix::net::UnixListener;
@@ -6,17 +7,6 @@ use tracing::level_filters::LevelFilter;
 
 /// The unit that is shipped.
 const UNIT: &str = include_str!("../../deploy/plimsoll.service");
-
-/// What the log has of it.
-fn logged(log_it: impl FnOnce()) -> String {
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let log = Log::start(LogFormat::Text, LevelFilter::WARN, writer, || {}).expect("a thread");
-    log.within(log_it);
-    assert!(log.finish(Duration::from_mins(1)), "a pipe has room");
-    let mut text = String::new();
-    reader.read_to_string(&mut text).expect("its thread has ended");
-    text
-}
 
 #[test]
 fn an_agent_that_can_evict_nothing_logs_it_when_it_starts() {
@@ -32,7 +22,7 @@ fn an_agent_that_can_evict_nothing_logs_it_when_it_starts() {
         ("machine: {podFacts: /run/pods/pods.json}", ""),
     ] {
         let configuration = plimsoll_config::parse(text, "f").expect("it is valid");
-        let found = logged(|| log_no_workloads(&configuration, tree.path()));
+        let found = warnings(|| log_no_workloads(&configuration, tree.path()));
         assert!(found.starts_with(expected) && found.is_empty() == expected.is_empty(), "{text}: {found}");
     }
 }
@@ -43,10 +33,10 @@ fn a_kill_switch_that_would_be_ignored_is_logged_before_it_is_thrown() {
     let user = rustix::process::geteuid().as_raw();
     let switch = KillSwitch::below(folder.path(), user, &folder.path().join("etc/switch"));
     std::fs::create_dir(folder.path().join("etc")).expect("writable");
-    assert_eq!(logged(|| log_untrusted_kill_switch(&switch)), "");
+    assert_eq!(warnings(|| log_untrusted_kill_switch(&switch)), "");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("etc"), mode).expect("it is ours");
-    let text = logged(|| log_untrusted_kill_switch(&switch));
+    let text = warnings(|| log_untrusted_kill_switch(&switch));
     assert!(text.contains("/etc/switch would stop nothing: others than root may write "), "{text}");
 }
 
@@ -56,7 +46,7 @@ fn a_signal_to_read_the_configuration_again_is_answered_in_the_log_once() {
     let text = format!("machine: {{shadow: true, stateDirectory: {}}}", folder.path().display());
     let supervisor = supervisor(plimsoll_config::parse(&text, "f").expect("it is valid"), None);
     supervisor.asked.reread.store(true, Ordering::Relaxed);
-    let text = logged(|| {
+    let text = warnings(|| {
         supervisor.refuse_to_reread();
         supervisor.refuse_to_reread();
     });
@@ -67,7 +57,7 @@ fn a_signal_to_read_the_configuration_again_is_answered_in_the_log_once() {
 #[test]
 fn a_missing_threshold_on_memory_is_logged() {
     let configuration = plimsoll_config::parse("evictionHard: {nodefs.available: 1Gi}", "f").expect("it is valid");
-    let text = logged(|| log_warnings(&configuration));
+    let text = warnings(|| log_warnings(&configuration));
     let warning = "warn: configuration: f:1: evictionHard: no threshold on memory.available is configured: `run` never \
                    evicts for this machine's memory; expected memory.available in evictionHard or evictionSoft";
     assert!(text.lines().any(|line| line == warning), "{text}");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::log::tests::warnings;
 use crate::services::Serving;
 use crate::services::journal::{Event, Works};
 use plimsoll_inventory::{ConditionState, CoreMessage, IncidentKind, PathEnd};
@@ -233,6 +234,30 @@ fn a_failed_pod_is_known_until_its_containers_have_ended() {
         status.ephemeral_container_statuses = status.container_statuses.take();
         assert_eq!(read(&object).expect("a pod").has_ended, has_ended, "ephemeral, {phase} {state}");
     }
+}
+
+#[test]
+fn a_pod_that_cannot_be_read_is_in_the_log_until_it_can_be() {
+    let with = |memory: &str| {
+        let mut object = (*object("web", "Running", "running")).clone();
+        let container = &mut object.spec.as_mut().expect("it has one").containers[0];
+        container.resources = serde_json::from_value(json!({ "requests": { "memory": memory } })).expect("resources");
+        Pods::from([(UID.to_owned(), Arc::new(object))])
+    };
+    let mut cluster = Rig::new().cluster;
+    let mut learned = |memory: &str| {
+        let (pods, mut unread) = (with(memory), None);
+        let log = warnings(|| unread = cluster.learn(pods).map(|listed| listed.unread));
+        (
+            unread,
+            log.lines().map(|line| line.contains("pod shop/web cannot be read and is never evicted: spec.")).collect(),
+        )
+    };
+    assert_eq!(learned("5Mi"), (Some(0), vec![]));
+    assert_eq!(learned("much"), (Some(1), vec![true]));
+    assert_eq!(learned("more"), (Some(1), vec![]), "once, however often it changes");
+    assert_eq!(learned("6Mi"), (Some(0), vec![]));
+    assert_eq!(learned("much"), (Some(1), vec![true]));
 }
 
 #[test]
