@@ -116,10 +116,9 @@ impl Source for PsiTrigger {
             Err(error) => return Err(SenseError::System { action: "poll the PSI trigger", error: error.into() }),
         }
         if wait[0].revents().contains(PollFlags::ERR) {
-            return Err(SenseError::System {
-                action: "poll the PSI trigger",
-                error: io::Error::other("its cgroup or the trigger itself is gone"),
-            });
+            // By a number, as a message would be allocated.
+            let action = "poll the PSI trigger: its cgroup or the trigger itself is gone";
+            return Err(SenseError::System { action, error: Errno::NODEV.into() });
         }
         Ok(())
     }

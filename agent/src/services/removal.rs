@@ -154,7 +154,11 @@ impl Remover {
                         return;
                     }
                 }
-                Ok(()) = before.changed() => self.collector.resume(self.before.borrow_and_update().clone()),
+                Ok(()) = before.changed() => {
+                    self.collector.resume(self.before.borrow_and_update().clone());
+                    // What was noted before is without that, and may have been kept in its place.
+                    self.publish();
+                }
                 noted = note => {
                     failures = match noted {
                         Ok(()) => 0,
@@ -234,6 +238,23 @@ mod tests {
 
     async fn result(removal: &mut Removal) -> RemovalResult {
         timeout(Duration::from_mins(1), removal.next()).await.expect("there is a result")
+    }
+
+    #[test]
+    fn what_an_earlier_process_remembered_of_images_is_to_be_kept_again_at_once() {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        tokio.block_on(async {
+            let configuration = plimsoll_config::parse("", "f").expect("it is in order");
+            let refused = Dial::by(|_: &std::path::Path| async { Err(ErrorKind::ConnectionRefused.into()) });
+            let removal = Removal::start(&configuration, vec!["/nowhere".into()], refused);
+            let mut noted = removal.noted();
+            let mut before = History::default();
+            before.restore("sha256:1", r#"{"first":1,"last_used":1}"#);
+            assert!(before.has("sha256:1"));
+            removal.resume(before.clone());
+            timeout(Duration::from_mins(1), noted.changed()).await.expect("it is kept").expect("the task is there");
+            assert_eq!(*noted.borrow(), before);
+        });
     }
 
     #[test]
