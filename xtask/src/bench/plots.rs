@@ -19,15 +19,16 @@ use crate::statistics::NEVER;
 ///
 /// Text of 15 pixels in so many is 7.5 points where the plot is 170 mm wide, as on a page of A4.
 const WIDTH: u32 = 960;
-const HEADER: u32 = 106;
+const HEADER: u32 = 130;
 const TIMES: u32 = 600;
 const ROW: u32 = 40;
 const FOOTER: u32 = 100;
 /// Pixels for the names of rivals, and above the rows for the names of lines.
 const NAMES: u32 = 170;
 const LINES: u32 = 26;
-/// Pixels that a letter of the legend takes at most.
+/// Pixels that a letter of 15 pixels takes at most, and where the text above the panels begins.
 const LETTER: i32 = 8;
+const LEFT: i32 = 16;
 /// The radius of what stands for a round, in pixels.
 const ROUND: i32 = 3;
 /// Where in a row of height 1 the rounds are, over how much they are spread, and where the moments before are.
@@ -72,9 +73,9 @@ fn draw(file: &Path, done: &Done) -> anyhow::Result<()> {
 
 /// What is drawn, where it is from, and what colours and marks stand for.
 fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
-    const LEFT: i32 = 16;
     let measured = &kept.measured;
-    area.draw_text(&format!("{}: {}", cell.name(), cell.what()), &text(18, HPos::Left), (LEFT, 18))?;
+    area.draw_text(&cell.name(), &text(18, HPos::Left), (LEFT, 18))?;
+    area.draw_text(&cell.what(), &text(15, HPos::Left), (LEFT, 42))?;
     let from = format!(
         "Linux {}, {} MiB, emulated at 2 ns an instruction; {}, revision {}",
         measured.kernel,
@@ -82,7 +83,7 @@ fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
         kept.date,
         kept.revision
     );
-    area.draw_text(&from, &text(14, HPos::Left), (LEFT, 42))?;
+    area.draw_text(&from, &text(14, HPos::Left), (LEFT, 66))?;
     let label = |what: &str, x: &mut i32, y: i32| {
         let mark = *x + 9;
         area.draw_text(what, &text(15, HPos::Left), (*x + 24, y))?;
@@ -91,19 +92,19 @@ fn header(area: &Area<'_>, Done { cell, kept, .. }: &Done) -> Drawn {
     };
     let mut x = LEFT;
     for family in Family::ALL {
-        let place = label(family.name(), &mut x, 68)?;
+        let place = label(family.name(), &mut x, 92)?;
         area.draw(&Circle::new(place, 5, family.colour().filled()))?;
     }
     let mut x = LEFT;
-    let place = label("a round", &mut x, 92)?;
+    let place = label("a round", &mut x, 116)?;
     area.draw(&Circle::new(place, ROUND, GREY.mix(0.35).filled()))?;
-    let (at, y) = label("median", &mut x, 92)?;
+    let (at, y) = label("median", &mut x, 116)?;
     area.draw(&PathElement::new([(at, y - 7), (at, y + 7)], BLACK.stroke_width(2)))?;
-    let (at, y) = label("its 95 % interval", &mut x, 92)?;
+    let (at, y) = label("its 95 % interval", &mut x, 116)?;
     area.draw(&PathElement::new([(at - 8, y), (at + 8, y)], GREY.stroke_width(4)))?;
-    let place = label("awake, median", &mut x, 92)?;
+    let place = label("awake, median", &mut x, 116)?;
     area.draw(&TriangleMarker::new(place, 6, GREY.filled()))?;
-    let (at, y) = label("growth stopped, median", &mut x, 92)?;
+    let (at, y) = label("growth stopped, median", &mut x, 116)?;
     area.draw(&Rectangle::new([(at - 4, y - 4), (at + 4, y + 4)], GREY.stroke_width(2)))?;
     Ok(())
 }
@@ -307,6 +308,7 @@ fn scatter(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cells;
     use super::super::measured::KilledBy;
     use super::super::sample;
     use super::*;
@@ -339,6 +341,14 @@ mod tests {
         // The sample begins with the kernel alone, which takes longer and more from round to round, and than with eBPF.
         for panel in circles.chunks(rounds) {
             assert!(panel[..6].is_sorted() && panel[0] < panel[5] && panel[12] < panel[0], "{panel:?}");
+        }
+    }
+
+    #[test]
+    fn what_each_cell_measures_fits_above_the_panels() {
+        for cell in cells::all() {
+            let pixels = LEFT + LETTER * i32::try_from(cell.what().len()).expect("a line");
+            assert!(pixels < i32::try_from(WIDTH).expect("pixels"), "{}", cell.what());
         }
     }
 
