@@ -38,6 +38,9 @@ mod tests {
         assert!(
             !has(crate::core::main as fn(_) -> _ as *const ()) && !has(plimsoll_node::clock::monotonic as *const ())
         );
+        // Of the standard library by the types that it is compiled for, but for what may be one with that for others.
+        assert!(has(std::ptr::drop_in_place::<serde_json::Value> as unsafe fn(_) as *const ()), "{code:?}");
+        assert!(!has(std::sync::Mutex::<serde_json::Value>::lock as fn(_) -> _ as *const ()), "{code:?}");
     }
 
     /// Of 150 KiB are the points that signatures are computed with.

@@ -11,7 +11,8 @@ use rustix::thread::disable_transparent_huge_pages;
 const STACK: usize = 256 << 10;
 
 /// Locks all memory that this process has and will have, and brings it in, but for the tables of the program that are
-/// not read any more unless it panics, and for these parts of its code and constants, which this process does not use any more.
+/// not read any more unless it panics, and for these parts of its code and constants, of which this process is to use nothing
+/// any more: a page of them is locked once it is used.
 ///
 /// What comes later counts against the limit of locked memory as soon as CAP_IPC_LOCK is given up, and every allocation
 /// beyond it would fail: where that limit cannot be raised, only what there is now is locked.

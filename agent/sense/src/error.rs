@@ -22,7 +22,7 @@ pub enum SenseError {
     System {
         /// What was tried.
         action: &'static str,
-        /// What the kernel answered.
+        /// What the kernel answered; where that has no error number, the one that says the same.
         error: io::Error,
     },
     /// The PSI trigger was refused with every window.

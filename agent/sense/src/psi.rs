@@ -117,7 +117,7 @@ impl Source for PsiTrigger {
         }
         if wait[0].revents().contains(PollFlags::ERR) {
             // By a number, as a message would be allocated.
-            let action = "poll the PSI trigger: its cgroup or the trigger itself is gone";
+            let action = "poll the PSI trigger, as its cgroup or the trigger itself is gone";
             return Err(SenseError::System { action, error: Errno::NODEV.into() });
         }
         Ok(())

@@ -446,7 +446,7 @@ fn is_for_cluster(pending: &durable::Eviction) -> bool {
     pending.progress >= Progress::Killed || pending.is_soft && pending.grace_seconds > 0
 }
 
-/// Such a pod is one of which nothing is known.
+/// Logs that nothing is known of this pod, which cannot be read.
 fn log_unread(object: &Object, FieldError { path, why }: &FieldError) {
     let of = |text: &Option<String>| printable(text.as_deref().unwrap_or_default());
     let (namespace, name) = (of(&object.metadata.namespace), of(&object.metadata.name));

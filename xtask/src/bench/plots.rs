@@ -26,7 +26,7 @@ const FOOTER: u32 = 100;
 /// Pixels for the names of rivals, and above the rows for the names of lines.
 const NAMES: u32 = 170;
 const LINES: u32 = 26;
-/// Pixels that a letter of 15 pixels takes at most, and where the text above the panels begins.
+/// Pixels that a letter of 15 pixels takes in a sentence, rounded up, and where the text above the panels begins.
 const LETTER: i32 = 8;
 const LEFT: i32 = 16;
 /// The radius of what stands for a round, in pixels.
